@@ -1,0 +1,115 @@
+"""TensorIR -> `Computation`: iterators, access patterns and arithmetic, and no names.
+
+The prompt is written from this, so an operator that no model had before still has a description.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+from tvm import sym, tirx
+from tvm.s_tir import SBlockRealize
+from tvm_ffi import structural_walk
+
+from tlmd.types import Access, Block, Computation
+
+_ITER_KINDS = {0: "S", 2: "R"}  # IterVar.DataPar, IterVar.CommReduce
+_BINARY = {
+    tirx.Add: "add",
+    tirx.Sub: "sub",
+    tirx.Mul: "mul",
+    tirx.Div: "div",
+    tirx.Max: "max",
+    tirx.Min: "min",
+    tirx.Cast: "cast",
+    tirx.Select: "select",
+    tirx.EQ: "compare",
+    tirx.NE: "compare",
+    tirx.LT: "compare",
+    tirx.LE: "compare",
+    tirx.GT: "compare",
+    tirx.GE: "compare",
+}
+
+
+def describe(module: Any) -> Computation:
+    """Describe the function `main` of a TensorIR module."""
+    realizes = _blocks(module["main"].body)
+    writers = {write.source: index for index, r in enumerate(realizes) for write in r.block.writes}
+    return Computation(tuple(_block(r.block, writers) for r in realizes))
+
+
+def _blocks(body: Any) -> list[Any]:
+    """Leaf block realizes in execution order (the root block is only a frame)."""
+    found: list[Any] = []
+
+    def visit(node: Any) -> None:
+        if node.block.name_hint != "root":
+            found.append(node)
+
+    structural_walk(body, (SBlockRealize, visit))
+    return found
+
+
+def _block(block: Any, writers: dict[Any, int]) -> Block:
+    iters = {iv.var: index for index, iv in enumerate(block.iter_vars)}
+    kinds = tuple(
+        (_ITER_KINDS.get(int(iv.iter_type), "O"), _constant(iv.dom.extent))
+        for iv in block.iter_vars
+    )
+    reads = tuple(_access(r, iters, writers) for r in block.reads)
+    writes = tuple(_access(w, iters, writers) for w in block.writes)
+    return Block(kinds, reads, writes, _ops(block.body))
+
+
+def _access(region: Any, iters: dict[Any, int], writers: dict[Any, int]) -> Access:
+    dims = tuple(_index(r.min, iters) for r in region.region)
+    return Access(writers.get(region.source, -1), str(region.source.ty.dtype), dims)
+
+
+def _index(expr: Any, iters: dict[Any, int]) -> tuple[tuple[int, int], ...]:
+    """The terms of an index; stride 0 marks iterators of an index that is not affine."""
+    used: list[Any] = []
+
+    def visit(node: Any) -> None:
+        if node in iters and not any(node.same_as(v) for v in used):
+            used.append(node)
+
+    structural_walk(expr, (tirx.Var, visit))
+    if not used:
+        return ()
+    # The result has one coefficient per variable and then the constant, or is empty.
+    linear = sym.detect_linear_equation(expr, used)
+    strides = [_constant(c) for c in list(linear)[: len(used)]] if len(linear) else []
+    if not strides or any(s == 0 for s in strides):
+        return tuple((iters[v], 0) for v in used)
+    return tuple((iters[v], s) for v, s in zip(used, strides, strict=True))
+
+
+def _ops(body: Any) -> tuple[str, ...]:
+    """The arithmetic of a block, each kind once, in order of first appearance."""
+    names: dict[str, None] = {}
+
+    def visit(node: Any) -> None:
+        # Index arithmetic is said by the accesses.
+        if str(node.ty.dtype) != "int64":
+            names.setdefault(_BINARY[type(node)])
+
+    def visit_call(node: Any) -> None:
+        names.setdefault(str(node.op.name).rpartition(".")[2])
+
+    structural_walk(body, [(tuple(_BINARY), visit), (tvm.ir.Call, visit_call)])
+    return tuple(names)
+
+
+def _constant(expr: Any) -> int:
+    """The value of a constant expression, 0 for anything else."""
+    if isinstance(expr, int):
+        return expr
+    return int(expr.value) if isinstance(expr, tvm.tirx.IntImm) else 0
+
+
+def block_names(module: Any) -> list[str]:
+    """The names of the blocks of `main`, in the order of its `Computation`."""
+    return [str(realize.block.name_hint) for realize in _blocks(module["main"].body)]

@@ -1,0 +1,131 @@
+"""Find the hardware in front of us: a TVM target, the facts the prompt names, a fingerprint."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+from pathlib import Path
+from typing import Any
+
+import tvm
+from tvm.target import codegen
+
+from tlmd.errors import BadInput
+from tlmd.types import TargetInfo, content_hash
+
+# Widest first: the first one a CPU has decides the ISA token and the vector bits.
+_X86_ISAS = (("avx512vnni", "avx512vnni", 512), ("avx512f", "avx512", 512), ("avx2", "avx2", 256))
+_CACHE_DIR = Path("/sys/devices/system/cpu/cpu0/cache")
+
+
+def resolve(spec: str, cores: int = 1) -> TargetInfo:
+    """Turn `--target` into a `TargetInfo`: `native`, a TVM target as JSON, or a TVM tag.
+
+    `cores` is the number of cores a program may use (the size of a slot). Raises `BadInput` for a
+    target TVM does not know.
+    """
+    if spec == "native":
+        return _native(cores)
+    try:
+        config: Any = json.loads(spec) if spec.lstrip().startswith("{") else spec
+        if isinstance(config, dict):
+            config.setdefault("num-cores", cores)
+        target = tvm.target.Target(config)
+    except Exception as error:  # TVM raises several kinds, all mean the same to the user
+        reason = str(error).strip().splitlines()[-1][:160] if str(error).strip() else "rejected"
+        raise BadInput(
+            f"unknown target {spec!r} ({reason}); use 'native' or a TVM target as JSON, "
+            'such as \'{"kind":"llvm","mcpu":"znver4"}\''
+        ) from error
+    return _describe(target)
+
+
+def tvm_target(info: TargetInfo) -> Any:
+    """The TVM target of `info`."""
+    return tvm.target.Target(json.loads(info.spec))
+
+
+def _native(cores: int) -> TargetInfo:
+    config = {"kind": "llvm", "mcpu": codegen.llvm_get_system_cpu(), "num-cores": cores}
+    return _describe(tvm.target.Target(config))
+
+
+def _describe(target: Any) -> TargetInfo:
+    kind = str(target.kind.name)
+    config = _target_config(target)
+    if kind == "cuda":
+        return _describe_cuda(target, config)
+    if kind != "llvm":
+        raise BadInput(f"target kind {kind!r} is not supported; use an llvm or cuda target")
+    arch = _arch(str(config.get("mtriple", "")))
+    with target:
+        features = set(map(str, codegen.llvm_get_cpu_features(target)))
+        width = int(codegen.llvm_get_vector_width(target))
+    isa, bits = _isa(arch, features, width)
+    l1, l2, l3 = _caches()
+    cores = int(config.get("num-cores", 1))
+    spec = json.dumps(config, sort_keys=True, separators=(",", ":"))
+    fingerprint = content_hash((spec, _cpu_model(), l1, l2, l3, cores))[:16]
+    return TargetInfo(spec, "cpu", arch, isa, bits, cores, l1, l2, l3, fingerprint)
+
+
+def _describe_cuda(target: Any, config: dict[str, Any]) -> TargetInfo:
+    isa = str(config.get("arch", "sm_70"))
+    spec = json.dumps(config, sort_keys=True, separators=(",", ":"))
+    shared = int(config.get("max_shared_memory_per_block", 49152))
+    cores = int(config.get("multi_processor_count", 1))
+    return TargetInfo(spec, "cuda", "cuda", isa, 1024, cores, shared, 0, 0, content_hash(spec)[:16])
+
+
+def _target_config(target: Any) -> dict[str, Any]:
+    config = json.loads(str(target))
+    # Derived keys are filled in by TVM again; without them equal targets have equal specs.
+    return {k: v for k, v in config.items() if k not in ("keys", "tag") and v != ""}
+
+
+def _arch(triple: str) -> str:
+    name = triple.split("-")[0] if triple else platform.machine()
+    return {"amd64": "x86_64", "arm64": "aarch64"}.get(name.lower(), name.lower())
+
+
+def _isa(arch: str, features: set[str], width: int) -> tuple[str, int]:
+    if arch == "x86_64":
+        for feature, isa, bits in _X86_ISAS:
+            if feature in features:
+                return isa, bits
+        return "sse", 128
+    if arch == "aarch64":
+        return ("dotprod" if "dotprod" in features else "neon"), max(width, 128)
+    if arch == "riscv64":
+        return ("rvv" if "v" in features else "rv64"), max(width, 64)
+    return "generic", max(width, 64)
+
+
+def _caches() -> tuple[int, int, int]:
+    """Data cache sizes in bytes, 0 where the system does not tell."""
+    sizes = {1: 0, 2: 0, 3: 0}
+    for entry in sorted(_CACHE_DIR.glob("index*")):
+        try:
+            if (entry / "type").read_text().strip() == "Instruction":
+                continue
+            level = int((entry / "level").read_text())
+            text = (entry / "size").read_text().strip()
+        except (OSError, ValueError):
+            continue
+        match = re.fullmatch(r"(\d+)([KM]?)", text)
+        if match and level in sizes:
+            unit = {"": 1, "K": 1 << 10, "M": 1 << 20}[match[2]]
+            sizes[level] = int(match[1]) * unit
+    return sizes[1], sizes[2], sizes[3]
+
+
+def _cpu_model() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or os.uname().machine
