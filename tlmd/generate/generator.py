@@ -1,0 +1,208 @@
+"""The generator: over-generate, drop duplicates, rank, keep the top and a share of exploration."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from tlmd.generate.refine import neighbour
+from tlmd.language.prompt import prompt
+from tlmd.model.checkpoint import Checkpoint
+from tlmd.model.ranker import Floats, Measured
+from tlmd.model.sampling import Request, Sampler
+from tlmd.space.features import WIDTH, FeatureExtractor
+from tlmd.space.space import InvalidCandidate, TaskSpace, module_hash
+from tlmd.types import Candidate, Outcome, Record, Status, Task
+
+_SPACES = 64  # task spaces kept in memory
+SEARCHED = -1  # the version of a candidate that refinement wrote, not the TLM
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """A candidate to measure; `score` is the ranker's, `version` who wrote it (-1 refinement)."""
+
+    candidate: Candidate
+    trace: str
+    module_hash: str
+    version: int
+    score: float = 0.0
+
+
+@dataclass(frozen=True)
+class Policy:
+    """How candidates are chosen.
+
+    ``over`` proposals are written for each one kept, ``refined`` is the share of them that comes
+    from the incumbents' neighbourhood once there are any, ``explore`` the share of the kept ones
+    that the ranker has no say in.
+    """
+
+    over: int = 12
+    refined: float = 0.5
+    explore: float = 0.12
+    incumbents: int = 3
+    temperature: float = 1.0
+
+
+@dataclass
+class Generator:
+    """Writes proposals with one checkpoint at a time; `swap` replaces it between calls."""
+
+    checkpoint: Checkpoint
+    policy: Policy = field(default_factory=Policy)
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        self._rng = random.Random(self.seed)
+        self._sampler = Sampler(self.checkpoint.model, self.seed)
+        self._ranker = self.checkpoint.ranker
+        self._spaces: OrderedDict[str, TaskSpace] = OrderedDict()
+        self._extractors: dict[str, FeatureExtractor] = {}
+        self._rows: dict[str, Floats | None] = {}
+
+    @property
+    def version(self) -> int:
+        return self.checkpoint.version
+
+    def swap(self, checkpoint: Checkpoint) -> int:
+        """Use `checkpoint` from the next call on; the version now in use."""
+        self.checkpoint = checkpoint
+        self._sampler = Sampler(checkpoint.model, self._rng.randrange(1 << 30))
+        self._ranker = checkpoint.ranker
+        return self.version
+
+    def space(self, task: Task) -> TaskSpace:
+        """The task's space, from a small cache."""
+        if task.id not in self._spaces:
+            self._spaces[task.id] = TaskSpace(task)
+            if len(self._spaces) > _SPACES:
+                self._spaces.popitem(last=False)
+        self._spaces.move_to_end(task.id)
+        return self._spaces[task.id]
+
+    def write(
+        self, task: Task, count: int, records: list[Record]
+    ) -> tuple[list[Proposal], list[Record]]:
+        """At most `count` new candidates of `task`, best first; fewer when the space is exhausted.
+
+        `records` is what has been measured of the task: none of it is written again. The second
+        list holds records of candidates that TVM refused, with its reason; they are never built.
+        """
+        space = self.space(task)
+        ids = {r.candidate.id for r in records}
+        hashes = {r.module_hash for r in records}
+        pool: list[Proposal] = []
+        schedules: list[Any] = []
+        refused: list[Record] = []
+        for candidate, version in self._written(space, count, records):
+            if candidate.id in ids:
+                continue
+            ids.add(candidate.id)
+            try:
+                schedule = space.finish(candidate)
+            except InvalidCandidate as error:
+                refused.append(_refusal(task, candidate, version, str(error)))
+                continue
+            digest = module_hash(schedule.mod)
+            if digest not in hashes:
+                hashes.add(digest)
+                schedules.append(schedule)
+                pool.append(Proposal(candidate, space.trace_json(candidate), digest, version))
+        scores = self._ranker.score(self.extractor(task).rows(schedules))
+        return self._pick(pool, scores, count), refused
+
+    def learn(self, measured: Sequence[tuple[Task, list[Record]]]) -> None:
+        """Fit the ranker to what was measured since the checkpoint was trained."""
+        tables = [self.table(task, records) for task, records in measured]
+        if tables:
+            self._ranker = self.checkpoint.ranker.adapt(tables, seed=self.seed)
+
+    def table(self, task: Task, records: list[Record]) -> Measured:
+        """Features and seconds of the records that have a program."""
+        rows, seconds = [], []
+        for record in records:
+            row = self._row(task, record.candidate)
+            if row is not None:
+                rows.append(row)
+                seconds.append(record.outcome.seconds)
+        features = np.stack(rows) if rows else np.zeros((0, WIDTH), np.float32)
+        return Measured(features, np.array(seconds, np.float64))
+
+    def _row(self, task: Task, candidate: Candidate) -> Floats | None:
+        if candidate.id not in self._rows:
+            try:
+                schedule = self.space(task).finish(candidate)
+                self._rows[candidate.id] = self.extractor(task).rows([schedule])[0]
+            except InvalidCandidate:
+                self._rows[candidate.id] = None
+        return self._rows[candidate.id]
+
+    def extractor(self, task: Task) -> FeatureExtractor:
+        """The feature extractor of the task's target."""
+        if task.target.spec not in self._extractors:
+            self._extractors[task.target.spec] = FeatureExtractor(task.target)
+        return self._extractors[task.target.spec]
+
+    def _written(
+        self, space: TaskSpace, count: int, records: list[Record]
+    ) -> list[tuple[Candidate, int]]:
+        """Candidates by the TLM and, once there are incumbents, by refinement; not yet checked."""
+        policy = self.policy
+        total = max(count * policy.over, 16)
+        incumbents = _fastest(records, policy.incumbents)
+        near = int(total * policy.refined) if incumbents else 0
+        written = [(c, SEARCHED) for c in self._neighbours(space, incumbents, near)]
+        request = Request(
+            space.task.id,
+            tuple(prompt(space.computation, space.task.target, space.sketches)),
+            space.sketches,
+            space.locations,
+            total - len(written),
+            temperature=policy.temperature,
+        )
+        return written + [(s.candidate, self.version) for s in self._sampler.sample(request)]
+
+    def _neighbours(
+        self, space: TaskSpace, incumbents: list[Candidate], count: int
+    ) -> list[Candidate]:
+        found: dict[str, Candidate] = {}
+        for _ in range(2 * count):
+            if len(found) >= count:
+                break
+            start = self._rng.choice(incumbents)
+            sketch = space.sketches[start.sketch]
+            moved: Candidate | None = start
+            for _ in range(self._rng.choice((1, 1, 2, 3))):
+                moved = moved and neighbour(self._rng, sketch, moved, space.locations)
+            if moved is not None:
+                found[moved.id] = moved
+        return list(found.values())
+
+    def _pick(self, pool: list[Proposal], scores: Floats, count: int) -> list[Proposal]:
+        """The ranker's top, and a share drawn at random so that its mistakes show."""
+        order = [int(i) for i in np.argsort(-scores, kind="stable")]
+        if not self._ranker.trained:
+            self._rng.shuffle(order)
+        explore = min(round(count * self.policy.explore), max(len(order) - count, 0))
+        top, rest = order[: count - explore], order[count - explore :]
+        picked = top + self._rng.sample(rest, min(explore, len(rest)))
+        return [replace(pool[i], score=float(scores[i])) for i in picked]
+
+
+def _fastest(records: list[Record], count: int) -> list[Candidate]:
+    """The fastest verified candidates, best first."""
+    good = [r for r in records if r.outcome.ok and r.outcome.verified]
+    return [r.candidate for r in sorted(good, key=lambda r: r.outcome.seconds)[:count]]
+
+
+def _refusal(task: Task, candidate: Candidate, version: int, reason: str) -> Record:
+    outcome = Outcome(Status.INVALID, detail=reason)
+    fingerprint = task.target.fingerprint
+    return Record(candidate, outcome, version, fingerprint=fingerprint, created=time.time())

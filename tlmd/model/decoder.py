@@ -1,0 +1,136 @@
+"""GPT-2's forward pass for many sentences behind one prompt.
+
+`transformers` keeps weights and configuration; this is the same arithmetic with one difference: all
+sentences of a group attend to a single copy of the prompt's keys and values, and only the few
+positions after it are kept per sentence. Copying the prompt's cache for every sample is what makes
+the stock loop slow. Differentiable, so training uses it as well.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+
+@dataclass
+class PromptCache:
+    """Keys and values of one prompt per layer, each ``[heads, prompt, head_dim]``."""
+
+    keys: list[Tensor] = field(default_factory=list)
+    values: list[Tensor] = field(default_factory=list)
+    length: int = 0
+
+
+@dataclass
+class GroupCache:
+    """Keys and values of the decoded positions per layer,
+    ``[batch, heads, capacity, head_dim]``.
+    """
+
+    keys: list[Tensor]
+    values: list[Tensor]
+    length: int = 0
+
+
+class Decoder:
+    """Runs a `GPT2LMHeadModel` on prompts and on groups of sentences behind them."""
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+        self._heads: int = model.config.n_head
+        self._layers = list(model.transformer.h)
+
+    def prompt(self, tokens: Tensor) -> PromptCache:
+        """The cache of a prompt, ``tokens`` int64 ``[prompt]``."""
+        cache = PromptCache(length=len(tokens))
+        hidden = self._embed(tokens[None, :], 0)
+        for layer in self._layers:
+            query, key, value = self._project(layer, hidden)
+            cache.keys.append(key[0])
+            cache.values.append(value[0])
+            scores = query @ key.transpose(-1, -2) + _causal(len(tokens), hidden)
+            hidden = self._finish(layer, hidden, scores.softmax(-1) @ value)
+        return cache
+
+    def sentences(self, prompt: PromptCache, tokens: Tensor) -> Tensor:
+        """States ``[batch, length, width]`` of whole sentences, ``tokens [batch, length]``."""
+        return self.extend(prompt, tokens, None)
+
+    def new_group(self, batch: int, capacity: int) -> GroupCache:
+        """An empty cache for `batch` sentences of at most `capacity` tokens."""
+        config = self.model.config
+        shape = (batch, self._heads, capacity, config.n_embd // self._heads)
+        return GroupCache(
+            [torch.empty(shape) for _ in self._layers], [torch.empty(shape) for _ in self._layers]
+        )
+
+    def extend(self, prompt: PromptCache, tokens: Tensor, group: GroupCache | None) -> Tensor:
+        """Hidden states of the next tokens ``[batch, new]``, which are added to `group`."""
+        past = group.length if group else 0
+        new = tokens.shape[1]
+        hidden = self._embed(tokens, prompt.length + past)
+        mask = _causal(new, hidden)
+        for index, layer in enumerate(self._layers):
+            query, key, value = self._project(layer, hidden)
+            if group:
+                group.keys[index][:, :, past : past + new] = key
+                group.values[index][:, :, past : past + new] = value
+                key = group.keys[index][:, :, : past + new]
+                value = group.values[index][:, :, : past + new]
+            own = query @ key.transpose(-1, -2)
+            if new > 1:
+                own = torch.cat((own[..., :past], own[..., past:] + mask), -1)
+            mixed = self._attend(query, own, value, prompt.keys[index], prompt.values[index])
+            hidden = self._finish(layer, hidden, mixed)
+        if group:
+            group.length = past + new
+        return hidden
+
+    def logits(self, hidden: Tensor, columns: Tensor | None = None) -> Tensor:
+        """Scores of all words, or of the words in `columns`, for hidden states ``[..., width]``."""
+        weight = self.model.transformer.wte.weight
+        states = self.model.transformer.ln_f(hidden)
+        return functional.linear(states, weight if columns is None else weight[columns])
+
+    def _embed(self, tokens: Tensor, start: int) -> Tensor:
+        positions = torch.arange(start, start + tokens.shape[1])
+        transformer = self.model.transformer
+        embedded: Tensor = transformer.wte(tokens) + transformer.wpe(positions)
+        return embedded
+
+    def _project(self, layer: Any, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Query (scaled), key and value, each ``[batch, heads, length, head_dim]``."""
+        batch, length, width = hidden.shape
+        mixed = layer.attn.c_attn(layer.ln_1(hidden))
+        mixed = mixed.view(batch, length, 3, self._heads, width // self._heads)
+        query, key, value = mixed.permute(2, 0, 3, 1, 4)
+        return query / math.sqrt(width // self._heads), key, value
+
+    def _attend(
+        self, query: Tensor, own: Tensor, value: Tensor, keys: Tensor, values: Tensor
+    ) -> Tensor:
+        """Attention over one shared prompt and each sentence's own positions."""
+        batch, heads, new, size = query.shape
+        flat = query.transpose(0, 1).reshape(heads, batch * new, size)
+        shared = (flat @ keys.transpose(-1, -2)).view(heads, batch, new, -1).transpose(0, 1)
+        weights = torch.cat((shared, own), -1).softmax(-1)
+        length = keys.shape[1]
+        shared = weights[..., :length].transpose(0, 1).reshape(heads, batch * new, length)
+        from_prompt = (shared @ values).view(heads, batch, new, size).transpose(0, 1)
+        return from_prompt + weights[..., length:] @ value
+
+    def _finish(self, layer: Any, hidden: Tensor, mixed: Tensor) -> Tensor:
+        batch, _, length, _ = mixed.shape
+        hidden = hidden + layer.attn.c_proj(mixed.transpose(1, 2).reshape(batch, length, -1))
+        output: Tensor = hidden + layer.mlp(layer.ln_2(hidden))
+        return output
+
+
+def _causal(length: int, like: Tensor) -> Tensor:
+    """``[length, length]``: 0 where a position may look, minus infinity where it may not."""
+    return torch.full((length, length), float("-inf"), dtype=like.dtype).triu(1)

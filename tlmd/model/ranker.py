@@ -1,0 +1,90 @@
+"""The ranker: a cross-task cost model that orders candidates of one task before the device does.
+
+Gradient-boosted trees on per-store features (the cost model of Ansor and MetaSchedule), trained on
+the tasks of all models, so that it already ranks a task it has never measured.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import xgboost
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float32]
+_PARAMETERS = {
+    "objective": "reg:squarederror",
+    "max_depth": 8,
+    "eta": 0.08,
+    "min_child_weight": 2,
+    "subsample": 0.8,
+    "colsample_bytree": 0.5,
+    "nthread": 1,
+    "verbosity": 0,
+}
+_FAILED = -4.0  # about 50 times slower than the best: a failure is no better than that
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What was measured of a task: ``features [n, width]``, ``seconds [n]`` (infinite: failed)."""
+
+    features: Floats
+    seconds: NDArray[np.float64]
+
+
+class Ranker:
+    """Scores programs of a task: higher is faster. A fresh one scores everything 0."""
+
+    def __init__(self, booster: Any | None = None) -> None:
+        self._booster = booster
+
+    @property
+    def trained(self) -> bool:
+        return self._booster is not None
+
+    def score(self, features: Floats) -> Floats:
+        """Predicted log speed ``[n]``, comparable within one task only."""
+        if self._booster is None or not len(features):
+            return np.zeros(len(features), np.float32)
+        scores: Floats = self._booster.inplace_predict(features)
+        return scores
+
+    def fit(self, tasks: list[Measured], rounds: int = 300, seed: int = 0) -> Ranker:
+        """A new ranker trained from scratch on `tasks`."""
+        return Ranker(self._train(tasks, rounds, seed, None))
+
+    def adapt(self, tasks: list[Measured], rounds: int = 40, seed: int = 0) -> Ranker:
+        """A new ranker that corrects this one by trees fitted to what was measured since."""
+        return Ranker(self._train(tasks, rounds, seed, self._booster))
+
+    def _train(self, tasks: list[Measured], rounds: int, seed: int, base: Any) -> Any:
+        usable = [task for task in tasks if np.isfinite(task.seconds).sum() >= 2]
+        if not usable:
+            return base
+        labels = np.concatenate([_labels(task.seconds) for task in usable])
+        data = xgboost.DMatrix(np.concatenate([task.features for task in usable]), labels)
+        return xgboost.train({**_PARAMETERS, "seed": seed}, data, rounds, xgb_model=base)
+
+    def to_bytes(self) -> bytes:
+        """The trees in xgboost's own binary JSON; empty for a fresh ranker."""
+        return bytes(self._booster.save_raw("ubj")) if self._booster else b""
+
+    @staticmethod
+    def from_bytes(data: bytes) -> Ranker:
+        """The inverse of `to_bytes`."""
+        if not data:
+            return Ranker()
+        booster = xgboost.Booster({"nthread": 1})
+        booster.load_model(bytearray(data))
+        return Ranker(booster)
+
+
+def _labels(seconds: NDArray[np.float64]) -> Floats:
+    """Log speed relative to the task's median: how hard a task is cannot be ranked."""
+    finite = seconds[np.isfinite(seconds)]
+    speed = np.log(np.median(finite)) - np.log(np.where(np.isfinite(seconds), seconds, 1.0))
+    worst = min(_FAILED, float(speed[np.isfinite(seconds)].min()))
+    return np.where(np.isfinite(seconds), speed, worst).astype(np.float32)

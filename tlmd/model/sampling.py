@@ -1,0 +1,200 @@
+"""Constrained, batched sampling: the TLM writes decisions, masked to what is legal.
+
+Tokens that the grammar leaves no choice about cost no step of the network: they wait and go in
+together with the next one that is decided (the paper's Algorithm 2, for a whole group at once).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from tlmd.language import grammar
+from tlmd.language.grammar import Bools, Ints
+from tlmd.language.sentence import BEST_QUALITY, Place, layout
+from tlmd.language.vocabulary import IDS, MAX_SKETCHES
+from tlmd.model.decoder import Decoder, PromptCache
+from tlmd.types import Candidate, Decision, Sketch, SlotKind
+
+# (sketch, decisions before the slot) -> the legal locations of the slot.
+LegalLocations = Callable[[int, tuple[Decision, ...]], tuple[int, ...]]
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A candidate and the natural log of the probability with which it was written."""
+
+    candidate: Candidate
+    log_prob: float
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to write: `count` candidates of one task.
+
+    ``prompt`` are token ids; with `keep` > 0 the first `keep` decisions are those of `start` and
+    only the rest is written anew.
+    """
+
+    task_id: str
+    prompt: tuple[int, ...]
+    sketches: tuple[Sketch, ...]
+    locations: LegalLocations
+    count: int
+    quality: str = BEST_QUALITY
+    temperature: float = 1.0
+    start: Candidate | None = None
+    keep: int = 0
+
+
+class Sampler:
+    """Writes candidates with one language model; reproducible for a seed."""
+
+    def __init__(self, model: object, seed: int = 0) -> None:
+        self._decoder = Decoder(model)
+        self._generator = torch.Generator().manual_seed(seed)
+        self._prompts: dict[tuple[int, ...], PromptCache] = {}
+
+    @torch.inference_mode()
+    def sample(self, request: Request) -> list[Sample]:
+        """Legal candidates as `request` says, grouped by sketch; duplicates are possible."""
+        prompt = self._prompt(request.prompt)
+        if request.start is not None:
+            return self._group(prompt, request, request.start.sketch, request.count, 0.0)
+        samples = []
+        for sketch, count, log_prob in self._sketches(prompt, request):
+            samples += self._group(prompt, request, sketch, count, log_prob)
+        return samples
+
+    def _prompt(self, tokens: tuple[int, ...]) -> PromptCache:
+        if tokens not in self._prompts:
+            if len(self._prompts) >= 64:
+                self._prompts.pop(next(iter(self._prompts)))
+            self._prompts[tokens] = self._decoder.prompt(torch.tensor(tokens))
+        return self._prompts[tokens]
+
+    def _sketches(self, prompt: PromptCache, request: Request) -> list[tuple[int, int, float]]:
+        """How many candidates each sketch gets: ``(sketch, count, log probability)``."""
+        known = min(len(request.sketches), MAX_SKETCHES)
+        first = torch.tensor([[IDS[request.quality]]])
+        hidden = self._decoder.extend(prompt, first, None)[0, -1]
+        columns = torch.tensor([IDS[f"sketch:{i}"] for i in range(known)])
+        scores = (self._decoder.logits(hidden, columns) / request.temperature).log_softmax(-1)
+        drawn = torch.multinomial(
+            scores.exp(), request.count, replacement=True, generator=self._generator
+        )
+        counts = torch.bincount(drawn, minlength=known).tolist()
+        return [(i, n, float(scores[i])) for i, n in enumerate(counts) if n]
+
+    def _group(
+        self, prompt: PromptCache, request: Request, sketch: int, count: int, log_prob: float
+    ) -> list[Sample]:
+        group = _Group(self._decoder, prompt, request, sketch, count, self._generator)
+        form = layout(request.sketches[sketch])
+        for index, place in enumerate(form.places):
+            group.write(place, index)
+        rows = zip(*group.decisions, strict=True) if group.decisions else [()] * count
+        return [
+            Sample(Candidate(request.task_id, sketch, tuple(row)), log_prob + float(own))
+            for row, own in zip(rows, group.log_prob, strict=True)
+        ]
+
+
+class _Group:
+    """Sentences of one sketch that are written side by side."""
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        prompt: PromptCache,
+        request: Request,
+        sketch: int,
+        count: int,
+        generator: torch.Generator,
+    ) -> None:
+        self.decisions: list[list[Decision]] = []
+        self.log_prob = np.zeros(count)
+        self._decoder = decoder
+        self._prompt = prompt
+        self._request = request
+        self._sketch = sketch
+        self._count = count
+        self._generator = generator
+        self._cache = decoder.new_group(count, layout(request.sketches[sketch]).length)
+        self._pending: list[Ints] = []
+        for word in (request.quality, f"sketch:{sketch}"):
+            self._push(np.full(count, IDS[word]))
+
+    def write(self, place: Place, index: int) -> None:
+        """Write the decision of one slot for every sentence of the group."""
+        for token in place.header:
+            self._push(np.full(self._count, token))
+        slot = place.slot
+        kept = self._kept(place, index)
+        remaining = np.full(self._count, slot.extent)
+        inner = np.ones(self._count, np.int64)
+        chosen: list[Ints] = []
+        for number in range(place.count):
+            allowed = self._allowed(place, number, remaining, inner)
+            if kept is not None:
+                allowed = allowed & (grammar.values_of(slot).values == kept[number])
+            values = self._value(place, allowed)
+            chosen.append(values)
+            if slot.kind in (SlotKind.TILE, SlotKind.PARTITION):
+                remaining = remaining // values
+                inner = inner * values
+        table = np.stack(chosen, 1).tolist() if chosen else [[]] * self._count
+        self.decisions.append([grammar.to_decision(slot, row) for row in table])
+
+    def _kept(self, place: Place, index: int) -> list[int] | None:
+        request = self._request
+        if request.start is None or index >= request.keep:
+            return None
+        return grammar.to_values(place.slot, request.start.decisions[index])
+
+    def _allowed(self, place: Place, number: int, remaining: Ints, inner: Ints) -> Bools:
+        if place.slot.kind is not SlotKind.LOCATION:
+            return grammar.legal(place.slot, number, remaining, inner)
+        values = grammar.values_of(place.slot).values
+        allowed = np.zeros((self._count, len(values)), np.bool_)
+        before = zip(*self.decisions, strict=True) if self.decisions else [()] * self._count
+        for row, decisions in enumerate(before):
+            legal = self._request.locations(self._sketch, tuple(decisions))
+            allowed[row] = np.isin(values, legal)
+        return allowed
+
+    def _value(self, place: Place, allowed: Bools) -> Ints:
+        """Choose one allowed value per sentence, digit by digit."""
+        table = grammar.values_of(place.slot)
+        alive = allowed
+        for digit in range(place.width):
+            words, which = np.unique(table.codes[:, digit], return_inverse=True)
+            open_words = np.zeros((self._count, len(words)), np.bool_)
+            for word in range(len(words)):
+                open_words[:, word] = alive[:, which == word].any(1)
+            pick = self._choose(words, open_words)
+            alive = alive & (which[None, :] == pick[:, None])
+            self._push(words[pick])
+        chosen: Ints = table.values[alive.argmax(1)]
+        return chosen
+
+    def _choose(self, words: Ints, open_words: Bools) -> Ints:
+        """Index into `words` per sentence; asks the network only where there is a choice."""
+        if (open_words.sum(1) == 1).all():
+            forced: Ints = open_words.argmax(1)
+            return forced
+        tokens = torch.from_numpy(np.stack(self._pending, 1))
+        self._pending.clear()
+        hidden = self._decoder.extend(self._prompt, tokens, self._cache)[:, -1]
+        scores = self._decoder.logits(hidden, torch.from_numpy(words)) / self._request.temperature
+        scores = scores.masked_fill(torch.from_numpy(~open_words), float("-inf")).log_softmax(-1)
+        pick = torch.multinomial(scores.exp(), 1, generator=self._generator)
+        self.log_prob += scores.gather(1, pick)[:, 0].double().numpy()
+        picked: Ints = pick[:, 0].numpy()
+        return picked
+
+    def _push(self, tokens: Ints) -> None:
+        self._pending.append(np.asarray(tokens, np.int64))
