@@ -1,0 +1,102 @@
+"""One measuring server as its client sees it: start, talk, end."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from tlmd.errors import Failed
+from tlmd.measure.protocol import Inbox, Ready, Setup, send
+from tlmd.wire import WireError
+
+_START_S = 120.0
+_CLOSE_S = 5.0
+
+
+class Connection:
+    """A running server and the socket to it; the server ends when the socket does.
+
+    Raises `Failed` when the server does not start (about 3 s).
+    """
+
+    def __init__(self, setup: Setup) -> None:
+        slot = "-".join(map(str, setup.run))
+        log_path = Path(setup.cache_dir) / f"server-{slot}.log"
+        self._inbox = Inbox()
+        self._socket, theirs = socket.socketpair()
+        command = [sys.executable, "-m", "tlmd.measure.server", str(theirs.fileno())]
+        with theirs, open(log_path, "wb") as log:
+            self._process = subprocess.Popen(
+                [*command, str(os.getpid())],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                pass_fds=(theirs.fileno(),),
+                env=_environment(len(setup.run)),
+            )
+        with contextlib.suppress(OSError):
+            self.send(setup)
+        ready = self.receive(_START_S)
+        if not isinstance(ready, Ready) or ready.error:
+            code = self.kill()
+            reason = ready.error if isinstance(ready, Ready) else f"exit code {code}"
+            raise Failed(f"the measuring server did not start ({reason}); see {log_path}")
+        self.reference_s = ready.reference_s
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def send(self, message: Any) -> None:
+        """Send one message; raises `OSError` when the server is gone."""
+        send(self._socket.fileno(), message)
+
+    def receive(self, timeout_s: float) -> Any:
+        """The next message, or None when the server is gone, silent or talks nonsense."""
+        deadline = time.monotonic() + timeout_s
+        fd = self._socket.fileno()
+        poll = select.poll()
+        poll.register(fd, select.POLLIN)
+        with contextlib.suppress(OSError, WireError):
+            while (message := self._inbox.next()) is None:
+                left_s = deadline - time.monotonic()
+                if left_s <= 0 or not poll.poll(left_s * 1000) or not self._inbox.read(fd):
+                    return None
+            return message
+        return None
+
+    def close(self) -> None:
+        """Let the server end itself and its children."""
+        self._socket.close()
+        try:
+            self._process.wait(_CLOSE_S)
+        except subprocess.TimeoutExpired:
+            self.kill()
+
+    def kill(self) -> int:
+        """End the server at once; its children die with it. The exit code."""
+        self._socket.close()
+        self._process.kill()
+        return self._process.wait()
+
+
+def _environment(threads: int) -> dict[str, str]:
+    root = str(Path(__file__).parents[2])
+    path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH", ""))))
+    # A thread of a BLAS library would make forking unsafe.
+    one = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+    return {
+        **os.environ,
+        **one,
+        "PYTHONPATH": path,
+        "TVM_NUM_THREADS": str(threads),
+        # TVM would pin its threads to core numbers of its own; they inherit ours instead.
+        "TVM_BIND_THREADS": "0",
+    }

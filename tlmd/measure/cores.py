@@ -1,0 +1,73 @@
+"""Which cores time candidates and which ones build them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from tlmd.errors import BadInput
+
+_SYSFS = Path("/sys/devices/system/cpu")
+
+
+@dataclass(frozen=True, slots=True)
+class CoreLayout:
+    """The logical CPUs of one slot: ``run`` times (exclusively), ``build`` does everything else.
+
+    Example: ``CoreLayout(run=(1,), build=(0,))``.
+    """
+
+    run: tuple[int, ...]
+    build: tuple[int, ...]
+
+    @property
+    def shared(self) -> bool:
+        """Building and timing take turns on the same cores."""
+        return bool(set(self.run) & set(self.build))
+
+
+def plan_cores(
+    available: set[int] | None = None, run: int | None = None, sysfs: Path = _SYSFS
+) -> CoreLayout:
+    """Split `available` CPUs (default: this process's) into a slot of `run` cores and builders.
+
+    The last physical cores time, one thread each; their SMT siblings stay idle and the rest builds.
+    By default half of the physical cores time (at least one). When no core is left for building,
+    both take turns on the same cores. Raises `BadInput` for a `run` that the CPUs cannot give.
+    """
+    cpus = os.sched_getaffinity(0) if available is None else available
+    physical = _physical_cores(cpus, sysfs)
+    count = max(1, len(physical) // 2) if run is None else run
+    if not 1 <= count <= len(physical):
+        raise BadInput(
+            f"a slot of {count} cores does not fit: {len(physical)} physical cores are available; "
+            "ask for fewer cores"
+        )
+    timing, rest = physical[len(physical) - count :], physical[: len(physical) - count]
+    run_cpus = tuple(core[0] for core in timing)
+    return CoreLayout(run_cpus, tuple(sorted(cpu for core in rest for cpu in core)) or run_cpus)
+
+
+def _physical_cores(cpus: Iterable[int], sysfs: Path) -> list[tuple[int, ...]]:
+    """Groups of SMT siblings among `cpus`, in ascending order; single CPUs where unknown."""
+    left = set(cpus)
+    groups = []
+    while left:
+        first = min(left)
+        group = tuple(sorted(left & (_siblings(first, sysfs) | {first})))
+        groups.append(group)
+        left -= set(group)
+    return groups
+
+
+def _siblings(cpu: int, sysfs: Path) -> set[int]:
+    found: set[int] = set()
+    with contextlib.suppress(OSError, ValueError):
+        text = (sysfs / f"cpu{cpu}" / "topology" / "thread_siblings_list").read_text()
+        for part in text.strip().split(","):
+            low, _, high = part.partition("-")
+            found.update(range(int(low), int(high or low) + 1))
+    return found

@@ -1,0 +1,89 @@
+"""A task as the server knows it: parsed module, arguments and their roles, random inputs."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm.s_tir import SBlockRealize
+from tvm.s_tir import meta_schedule as ms
+
+from tlmd.measure.verify import Argument, make_input
+
+_REDUCTION = 2  # IterVar.CommReduce
+
+
+@dataclass(frozen=True)
+class Program:
+    """A task's unscheduled module and what is needed to call and to check it.
+
+    ``reduction`` is the number of terms of the longest sum, ``has_floats`` whether floats are
+    computed anywhere (integers rounded from them may be off by one).
+    """
+
+    task_id: str
+    module: Any
+    arguments: tuple[Argument, ...]
+    reduction: int
+    has_floats: bool
+
+    @property
+    def outputs(self) -> tuple[int, ...]:
+        return tuple(i for i, a in enumerate(self.arguments) if a.writes)
+
+    @property
+    def input_bytes(self) -> int:
+        return sum(a.nbytes for a in self.arguments if a.reads)
+
+
+def parse(task_id: str, module_json: str) -> Program:
+    """Parse a task's module; raises what TVM raises, or `ValueError`, for one that is unusable."""
+    # Tasks are kept without a symbol; only a function that has one can be called once built.
+    function = tvm.ir.load_json(module_json)["main"].with_attr("global_symbol", "main")
+    module = tvm.IRModule({"main": function})
+    params = list(function.params)
+    infos = ms.arg_info.ArgInfo.from_prim_func(function)
+    reads: set[int] = set()
+    writes: set[int] = set()
+    reduction, dtypes = 1, {str(info.dtype) for info in infos}
+
+    def indices(regions: Any) -> set[int]:
+        return {i for r in regions for i, p in enumerate(params) if p.same_as(r.source)}
+
+    def visit(realize: Any) -> None:
+        nonlocal reduction
+        block = realize.block
+        # In execution order: what is read before anything wrote it is an input.
+        reads.update(indices(block.reads) - writes)
+        writes.update(indices(block.writes))
+        extents = [iv.dom.extent for iv in block.iter_vars if int(iv.iter_type) == _REDUCTION]
+        reduction = max(reduction, math.prod(int(e) for e in extents))
+        dtypes.update(str(region.source.ty.dtype) for region in block.writes)
+
+    tvm_ffi.structural_walk(function.body, (SBlockRealize, visit), order="post")
+    if not writes:  # an opaque body; the convention is that the result comes last
+        writes.add(len(params) - 1)
+        reads.update(range(len(params) - 1))
+    arguments = tuple(
+        Argument(tuple(int(d) for d in info.shape), str(info.dtype), i in reads, i in writes)
+        for i, info in enumerate(infos)
+    )
+    floats = any("float" in dtype for dtype in dtypes)
+    return Program(task_id, module, arguments, reduction, floats)
+
+
+def make_inputs(program: Program, positive: bool) -> list[Any]:
+    """TVM tensors on the CPU, one per argument; None for those the program only writes."""
+    return [
+        _tensor(make_input(program.task_id, i, a, positive), a) if a.reads else None
+        for i, a in enumerate(program.arguments)
+    ]
+
+
+def _tensor(array: Any, argument: Argument) -> Any:
+    tensor = tvm.runtime.empty(argument.shape, argument.dtype, tvm.cpu())
+    tensor.copyfrom(array)
+    return tensor

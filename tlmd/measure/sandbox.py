@@ -1,0 +1,88 @@
+"""What a child is held by: limits, signals, a place for its output; and how its death is read."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import resource
+import signal
+from pathlib import Path
+
+from tlmd.measure.protocol import Setup
+from tlmd.types import Outcome, Status
+
+_PR_SET_PDEATHSIG = 1
+_LOG_BYTES = 16 << 20
+_OUT_OF_MEMORY = ("bad_alloc", "Cannot allocate memory", "out of memory", "MemoryError")
+_LINK_ERROR = "JIT session error"
+_HANDLED_SIGNALS = (
+    signal.SIGSEGV,
+    signal.SIGABRT,
+    signal.SIGFPE,
+    signal.SIGBUS,
+    signal.SIGILL,
+    signal.SIGHUP,
+)
+
+
+def shield(setup: Setup, is_baseline: bool, log_fd: int) -> None:
+    """Limits, signals and output of a child: what it does stays its own affair."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    for number in _HANDLED_SIGNALS:  # TVM's handler prints a backtrace
+        signal.signal(number, signal.SIG_DFL)
+    os.dup2(log_fd, 1)
+    os.dup2(log_fd, 2)
+    os.sched_setaffinity(0, setup.build)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    if not is_baseline:  # the baseline writes reference files
+        resource.setrlimit(resource.RLIMIT_FSIZE, (_LOG_BYTES, _LOG_BYTES))
+    with contextlib.suppress(OSError):  # the kernel should pick us, not our parents
+        Path("/proc/self/oom_score_adj").write_text("1000")
+    # CUDA reserves far more addresses than it uses.
+    if setup.limits.memory_bytes and setup.target.device == "cpu":
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+        limit = pages * resource.getpagesize() + setup.limits.memory_bytes
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+
+
+def confine_siblings(cores: tuple[int, ...]) -> None:
+    """Let the server's other children run on `cores` only."""
+    parent = os.getppid()
+    with contextlib.suppress(OSError):
+        pids = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
+        for pid in pids:
+            if int(pid) != os.getpid():
+                with contextlib.suppress(OSError):  # it has just ended
+                    os.sched_setaffinity(int(pid), cores)
+
+
+def says_out_of_memory(text: str) -> bool:
+    """Whether an error message or a log means that memory ran out."""
+    return any(word in text for word in _OUT_OF_MEMORY)
+
+
+def post_mortem(stage: str, expired: bool, status: int, log: str) -> Outcome:
+    """What a child died of that could not say so itself.
+
+    ``stage`` is what it did last, ``expired`` whether the server killed it for its time, ``status``
+    what `os.waitpid` gave and ``log`` the end of what it printed.
+    """
+    tail = " | ".join(line.strip() for line in log.splitlines() if line.strip())[-300:]
+    tail = f": {tail}" if tail else ""
+    if expired:
+        return Outcome(Status.TIMEOUT, detail=f"killed after its time limit while {stage}")
+    if _LINK_ERROR in log:  # the just-in-time linker works at the first call, then crashes
+        return Outcome(Status.BUILD_ERROR, detail=f"cannot be linked{tail}")
+    if os.WIFSIGNALED(status):
+        number = os.WTERMSIG(status)
+        if number == signal.SIGKILL:
+            detail = f"killed by the system while {stage}, most likely out of memory"
+            return Outcome(Status.OUT_OF_MEMORY, detail=detail)
+        detail = f"{signal.Signals(number).name} ({number}) while {stage}{tail}"
+        out = says_out_of_memory(log)
+        return Outcome(Status.OUT_OF_MEMORY if out else Status.CRASH, detail=detail)
+    detail = f"exited with {os.waitstatus_to_exitcode(status)} while {stage}{tail}"
+    if says_out_of_memory(log):
+        return Outcome(Status.OUT_OF_MEMORY, detail=detail)
+    return Outcome(Status.BUILD_ERROR if stage == "building" else Status.RUN_ERROR, detail=detail)
