@@ -27,7 +27,10 @@ class _Section(BaseModel):
 
 
 class MeasureConfig(_Section):
-    """Building and timing. Times are seconds, sizes bytes; 0 run cores: half of the machine."""
+    """Building and timing. Times are seconds, sizes bytes; 0 run cores: half of the machine.
+
+    With `lend`, candidates are built on the run cores too while nothing is timed there.
+    """
 
     run_cores: int = Field(0, ge=0)
     builders: int = Field(2, ge=1)
@@ -37,6 +40,7 @@ class MeasureConfig(_Section):
     baseline_timeout: float = Field(120.0, gt=0)
     budget: float = Field(1.5, gt=0)
     memory_bytes: int = Field(4 << 30, ge=0)
+    lend: bool = True
 
 
 class GenerateConfig(_Section):

@@ -28,6 +28,11 @@ class ReferenceKernel:
         """Fastest of a few runs, about half a millisecond in all."""
         return float(min(self._evaluate(*self._arrays).results))
 
+    def mean_seconds(self, number: int) -> float:
+        """Mean of `number` runs after one that is discarded, as candidates are timed."""
+        evaluate = self._runtime.time_evaluator("main", tvm.cpu(), number=number, repeat=1)
+        return float(evaluate(*self._arrays).results[0])
+
     def settled_seconds(self) -> float:
         """Fastest of many runs: the value that later ones are compared with."""
         return float(min(self._first(*self._arrays).results))

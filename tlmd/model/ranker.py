@@ -24,7 +24,7 @@ _PARAMETERS = {
     "nthread": 1,
     "verbosity": 0,
 }
-_FAILED = -4.0  # about 50 times slower than the best: a failure is no better than that
+_FAILED = 0.5  # a failure counts as this much (in log speed) slower than the slowest success
 
 
 @dataclass(frozen=True)
@@ -86,5 +86,5 @@ def _labels(seconds: NDArray[np.float64]) -> Floats:
     """Log speed relative to the task's median: how hard a task is cannot be ranked."""
     finite = seconds[np.isfinite(seconds)]
     speed = np.log(np.median(finite)) - np.log(np.where(np.isfinite(seconds), seconds, 1.0))
-    worst = min(_FAILED, float(speed[np.isfinite(seconds)].min()))
+    worst = float(speed[np.isfinite(seconds)].min()) - _FAILED
     return np.where(np.isfinite(seconds), speed, worst).astype(np.float32)

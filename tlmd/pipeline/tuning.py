@@ -89,13 +89,17 @@ class TaskState:
 class Progress:
     """A snapshot for displays: one is sent after every measured candidate.
 
-    ``estimate_s`` and ``baseline_s`` are weighted sums of the best and of the unscheduled times.
+    ``measured`` counts what earlier runs left as well, ``measured_now`` does not, ``planned`` is
+    what is measured at the most. ``estimate_s`` and ``baseline_s`` are weighted sums of the best
+    and of the unscheduled times.
     """
 
     task: str
     done: int
     total: int
     measured: int
+    measured_now: int
+    planned: int
     failed: int
     estimate_s: float
     baseline_s: float
@@ -120,6 +124,7 @@ class Tuning:
     on_progress: Callable[[Progress], None] = lambda progress: None
     _started: float = field(default_factory=time.monotonic)
     _number: int = 0
+    _measured: int = 0
 
     def run(self) -> None:
         """Measure until every task has its trials or the job is stopped."""
@@ -162,15 +167,18 @@ class Tuning:
 
     def _measure(self, state: TaskState, written: tuple[list[Any], list[Record]]) -> None:
         proposals, refused = written
+        ids = {r.candidate.id for r in state.records}
+        refused = [r for r in refused if r.candidate.id not in ids]
         self._keep(state, refused)
         if state.baseline is None:
             state.baseline = self._baseline(state.task)
-        state.exhausted = not proposals
+        state.exhausted = not proposals and not refused
         self._number += 1
         incumbent = state.best.outcome.seconds if state.best else None
         fresh = self._fresh(state, proposals)
         for proposal, outcome in self.device.measure(state.task, fresh, incumbent):
             self._keep(state, [self._record(state.task, proposal, outcome)])
+            self._measured += 1
             self.on_progress(self._progress(state))
 
     def _fresh(self, state: TaskState, proposals: list[Any]) -> list[Any]:
@@ -216,6 +224,8 @@ class Tuning:
             done,
             len(self.states),
             sum(s.trials for s in self.states),
+            self._measured,
+            sum(s.trials if s.exhausted else self.trials for s in self.states),
             sum(not r.outcome.ok for r in records),
             sum(s.task.weight * s.best_seconds for s in timed),
             sum(s.task.weight * s.baseline.seconds for s in timed if s.baseline),

@@ -59,6 +59,7 @@ def _describe(target: Any) -> TargetInfo:
         return _describe_cuda(target, config)
     if kind != "llvm":
         raise BadInput(f"target kind {kind!r} is not supported; use an llvm or cuda target")
+    _check_cpu(config)
     arch = _arch(str(config.get("mtriple", "")))
     with target:
         features = set(map(str, codegen.llvm_get_cpu_features(target)))
@@ -69,6 +70,14 @@ def _describe(target: Any) -> TargetInfo:
     spec = json.dumps(config, sort_keys=True, separators=(",", ":"))
     fingerprint = content_hash((spec, _cpu_model(), l1, l2, l3, cores))[:16]
     return TargetInfo(spec, "cpu", arch, isa, bits, cores, l1, l2, l3, fingerprint)
+
+
+def _check_cpu(config: dict[str, Any]) -> None:
+    """LLVM only prints a complaint about a CPU it does not know, and takes a generic one."""
+    cpu = str(config.get("mcpu", ""))
+    triple = str(config.get("mtriple", "")) or codegen.llvm_get_system_triple()
+    if cpu and not codegen.llvm_is_valid_cpu(cpu, triple):
+        raise BadInput(f"unknown CPU {cpu!r} in the target; use 'native' or an LLVM name of a CPU")
 
 
 def _describe_cuda(target: Any, config: dict[str, Any]) -> TargetInfo:

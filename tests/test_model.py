@@ -1,0 +1,168 @@
+"""The TLM: the same numbers as transformers, legal by construction, able to learn, safe on disk."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import pytest
+import torch
+
+from tests import modules
+from tlmd.errors import BadInput
+from tlmd.language.prompt import prompt
+from tlmd.language.sentence import choice_mask, decode, encode
+from tlmd.model import checkpoint, network
+from tlmd.model.checkpoint import Checkpoint
+from tlmd.model.decoder import Decoder
+from tlmd.model.ranker import Measured, Ranker
+from tlmd.model.sampling import Request, Sampler
+from tlmd.model.training import Demonstration, Trainer, TrainingPlan
+from tlmd.space.space import TaskSpace
+from tlmd.types import Task
+
+
+def request(task: Task, count: int, **changes: object) -> tuple[TaskSpace, Request]:
+    space = TaskSpace(task)
+    words = tuple(prompt(space.computation, task.target, space.sketches))
+    return space, Request(
+        task.id,
+        words,
+        space.sketches,
+        space.locations,
+        count,
+        **changes,  # type: ignore[arg-type]
+    )
+
+
+def test_decoding_in_chunks_equals_transformers() -> None:
+    model = network.create("nano", seed=3)
+    decoder = Decoder(model)
+    words, prompt_words = torch.randint(0, 600, (3, 24)), torch.randint(0, 600, (11,))
+    with torch.inference_mode():
+        expected = model(torch.cat([prompt_words.expand(3, -1), words], 1)).logits[:, 11:]
+        cache, group = decoder.prompt(prompt_words), decoder.new_group(3, 24)
+        parts = [(0, 3), (3, 4), (4, 19), (19, 24)]
+        chunks = [decoder.extend(cache, words[:, i:j], group) for i, j in parts]
+        torch.testing.assert_close(decoder.logits(torch.cat(chunks, 1)), expected)
+        torch.testing.assert_close(decoder.logits(decoder.sentences(cache, words)), expected)
+
+
+@pytest.mark.parametrize(
+    "task", [modules.gemm(), modules.convolution(), modules.softmax()], ids=lambda t: t.name
+)
+def test_every_sample_is_legal_and_is_what_tvm_applies(task: Task) -> None:
+    space, asked = request(task, 64)
+    samples = Sampler(network.create("nano"), seed=1).sample(asked)
+    assert len(samples) == 64
+    for sample in samples:
+        space.schedule(sample.candidate)  # raises where TVM applies something else
+        sketch = space.sketches[sample.candidate.sketch]
+        assert decode(space.sketches, encode(sketch, sample.candidate), task.id) == sample.candidate
+        assert sample.log_prob <= 0
+    assert len({s.candidate.id for s in samples}) > 32
+
+
+def test_sampling_is_reproducible_and_keeps_a_prefix() -> None:
+    model = network.create("nano")
+    _, asked = request(modules.gemm(), 8)
+    first = Sampler(model, seed=5).sample(asked)
+    assert first == Sampler(model, seed=5).sample(asked)
+    assert first != Sampler(model, seed=6).sample(asked)
+    start = first[0].candidate
+    _, again = request(modules.gemm(), 8, start=start, keep=2)
+    for sample in Sampler(model, seed=5).sample(again):
+        assert sample.candidate.sketch == start.sketch
+        assert sample.candidate.decisions[:2] == start.decisions[:2]
+
+
+def test_log_probabilities_are_those_of_the_network() -> None:
+    """A sample's probability, computed token by token under the same masks, sums to one."""
+    _, asked = request(modules.elementwise(), 400)
+    samples = Sampler(network.create("nano"), seed=2).sample(asked)
+    by_id = {s.candidate.id: s.log_prob for s in samples}
+    assert len(by_id) == 6  # all parallel extents turn up
+    assert np.exp(list(by_id.values())).sum() == pytest.approx(1.0, abs=1e-4)
+    counts = Counter(s.candidate.id for s in samples)
+    for key, log_prob in by_id.items():
+        assert counts[key] / 400 == pytest.approx(np.exp(log_prob), abs=0.1)
+
+
+def test_training_teaches_what_the_demonstrations_show() -> None:
+    space, asked = request(modules.gemm(), 200)
+    rng = Random(0)
+    wanted = [c for c in (space.random(rng) for _ in range(400)) if c.sketch == 1][:40]
+    shown = [
+        Demonstration(
+            asked.prompt,
+            tuple(encode(space.sketches[1], c, "quality:7")),
+            tuple(choice_mask(space.sketches[1])),
+        )
+        for c in wanted
+    ]
+    model = network.create("nano")
+    plan = TrainingPlan(steps=30, prompts_per_step=1, per_prompt=16)
+    losses = Trainer(model, plan).fit(shown)
+    assert losses[-1] < 0.6 * losses[0]
+    sketches = Counter(s.candidate.sketch for s in Sampler(model).sample(asked))
+    assert sketches[1] > 190
+
+
+def test_training_stops_at_a_step_boundary() -> None:
+    _, asked = request(modules.elementwise(), 1)
+    shown = [Demonstration(asked.prompt, (1, 2, 3), (False, True, True))]
+    losses = Trainer(network.create("nano"), TrainingPlan(steps=50)).fit(
+        shown, lambda step, loss: step < 2
+    )
+    assert len(losses) == 3
+    assert Trainer(network.create("nano"), TrainingPlan()).fit([]) == []
+
+
+def test_the_ranker_orders_an_unseen_task() -> None:
+    rng = np.random.default_rng(0)
+
+    def table(scale: float) -> Measured:
+        features = rng.random((60, 10), dtype=np.float32)
+        seconds = scale * np.exp(2.0 * features[:, 0] - features[:, 3]).astype(np.float64)
+        seconds[:3] = np.inf
+        return Measured(features, seconds)
+
+    ranker = Ranker().fit([table(s) for s in (1e-3, 1e-1, 5.0)])
+    unseen = table(1e-5)
+    scores, speed = ranker.score(unseen.features)[3:], -np.log(unseen.seconds[3:])
+    order = np.corrcoef(scores.argsort().argsort(), speed.argsort().argsort())[0, 1]
+    assert order > 0.6
+    again = Ranker.from_bytes(ranker.to_bytes())
+    np.testing.assert_array_equal(again.score(unseen.features), ranker.score(unseen.features))
+    adapted = ranker.adapt([unseen])
+    assert np.isfinite(adapted.score(unseen.features)).all()
+    assert (Ranker().score(unseen.features) == 0).all()
+
+
+def test_checkpoints_survive_the_disk_and_damage_is_noticed(tmp_path: Path) -> None:
+    model = network.create("nano", seed=9)
+    saved = Checkpoint(4, "nano", model, Ranker(), {"why": "test"})
+    checkpoint.save(saved, tmp_path / "v4")
+    loaded = checkpoint.load(tmp_path / "v4")
+    assert (loaded.version, loaded.notes) == (4, {"why": "test"})
+    for name, weight in model.state_dict().items():
+        torch.testing.assert_close(loaded.model.state_dict()[name], weight)
+    checkpoint.save(saved, tmp_path / "v4")  # replacing is fine
+    assert [p.name for p in tmp_path.iterdir()] == ["v4"]
+    weights = tmp_path / "v4" / "model.safetensors"
+    data = bytearray(weights.read_bytes())
+    data[-1] ^= 1
+    weights.write_bytes(bytes(data))
+    with pytest.raises(BadInput, match="damaged"):
+        checkpoint.load(tmp_path / "v4")
+    with pytest.raises(BadInput, match="no checkpoint"):
+        checkpoint.load(tmp_path / "v5")
+
+
+def test_the_presets_have_the_sizes_they_promise() -> None:
+    assert 0.8e6 < network.parameters(network.create("nano")) < 1.2e6
+    assert 10e6 < network.parameters(network.create("small")) < 12e6
+    with pytest.raises(BadInput, match="huge"):
+        network.create("huge")

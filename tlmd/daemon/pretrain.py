@@ -1,0 +1,164 @@
+"""Make TLM-base: `python -m tlmd.daemon.pretrain --records FILE --out DIR`.
+
+The ranker is fitted to measured records; the language model learns from random legal sentences of
+the training corpus, each with the quality that was measured or, for the many that were not, the
+one the ranker predicts. The held-out networks contribute nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+import time
+from collections import defaultdict
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import torch
+
+from tlmd.generate.generator import Generator
+from tlmd.language.prompt import prompt
+from tlmd.language.sentence import choice_mask, encode, quality_word
+from tlmd.model import checkpoint as checkpoints
+from tlmd.model import network
+from tlmd.model.checkpoint import Checkpoint
+from tlmd.model.ranker import Measured, Ranker
+from tlmd.model.training import Demonstration, Trainer, TrainingPlan
+from tlmd.records.dataset import read_dataset
+from tlmd.space.space import InvalidCandidate, TaskSpace
+from tlmd.types import Candidate, Record, Task
+
+_VALIDATION = 20  # every twentieth task is kept out of training to measure the loss
+
+
+def main(arguments: list[str]) -> int:
+    """Train and save; progress goes to standard output."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument(
+        "--records", type=Path, required=True, help="a data set of tasks and records"
+    )
+    parser.add_argument("--out", type=Path, default=checkpoints.SHIPPED)
+    parser.add_argument("--preset", default="nano")
+    parser.add_argument("--sentences", type=int, default=200, help="random sentences per task")
+    parser.add_argument("--minutes", type=float, default=25, help="time for the language model")
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args(arguments)
+    torch.set_num_threads(1)
+    data = read_dataset(options.records)
+    records: dict[str, list[Record]] = defaultdict(list)
+    for record in data.records:
+        records[record.candidate.task_id].append(record)
+    tasks = [t for t in data.tasks if t.module]
+    base = Checkpoint(0, options.preset, network.create(options.preset, options.seed), Ranker())
+    generator = Generator(base, seed=options.seed)
+    base.ranker = fit_ranker(generator, tasks, records, options.seed)
+    generator.swap(base)
+    demonstrations, kept_out = sentences(generator, tasks, records, options.sentences, options.seed)
+    print(f"{len(demonstrations)} sentences, {len(kept_out)} kept out", flush=True)
+    loss = train(base, demonstrations, kept_out, options.minutes, options.seed)
+    base.notes = {
+        "tasks": len(tasks),
+        "measured": len(data.records),
+        "sentences": len(demonstrations),
+        "validation_nats_per_decision": round(loss, 4),
+    }
+    checkpoints.save(base, options.out)
+    print(f"saved {options.out}: {base.notes}")
+    return 0
+
+
+def fit_ranker(
+    generator: Generator, tasks: list[Task], records: dict[str, list[Record]], seed: int
+) -> Ranker:
+    """The ranker of all measurements; prints how well it ranks tasks it has not seen."""
+    tables = [generator.table(t, records[t.id]) for t in tasks if len(records[t.id]) >= 4]
+    check = [t for i, t in enumerate(tables) if i % 5 == 0]
+    rest = [t for i, t in enumerate(tables) if i % 5]
+    found = [_top_share(Ranker().fit(rest, seed=seed), table) for table in check] if rest else []
+    print(f"ranker: its first pick reaches {np.mean(found):.2f} of the best on unseen tasks")
+    return Ranker().fit(tables, seed=seed)
+
+
+def _top_share(ranker: Ranker, table: Measured) -> float:
+    """Best time over the time of the ranker's first pick."""
+    pick = int(ranker.score(table.features).argmax())
+    return float(table.seconds.min() / table.seconds[pick])
+
+
+def sentences(
+    generator: Generator,
+    tasks: list[Task],
+    records: dict[str, list[Record]],
+    count: int,
+    seed: int,
+) -> tuple[list[Demonstration], list[Demonstration]]:
+    """Demonstrations to train on and to validate with."""
+    rng = Random(seed)
+    training: list[Demonstration] = []
+    kept_out: list[Demonstration] = []
+    for number, task in enumerate(sorted(tasks, key=lambda t: t.id)):
+        space = generator.space(task)
+        words = tuple(prompt(space.computation, task.target, space.sketches))
+        into = kept_out if number % _VALIDATION == 0 else training
+        for candidate, quality in _graded(generator, space, records[task.id], rng, count):
+            sketch = space.sketches[candidate.sketch]
+            sentence = tuple(encode(sketch, candidate, quality))
+            into.append(Demonstration(words, sentence, tuple(choice_mask(sketch))))
+    return training, kept_out
+
+
+def _graded(
+    generator: Generator, space: TaskSpace, records: list[Record], rng: Random, count: int
+) -> list[tuple[Candidate, str]]:
+    """Measured candidates with their quality, random ones with the predicted quality."""
+    best = min((r.outcome.seconds for r in records), default=math.inf)
+    graded = [(r.candidate, quality_word(best, r.outcome.seconds)) for r in records]
+    drawn: dict[str, Candidate] = {}
+    schedules = []
+    for _ in range(count):
+        try:
+            candidate = space.random(rng)
+            if candidate.id not in drawn:
+                schedules.append(space.finish(candidate))
+                drawn[candidate.id] = candidate
+        except InvalidCandidate:
+            continue
+    scores = generator.checkpoint.ranker.score(generator.extractor(space.task).rows(schedules))
+    # The scale of a score is log speed, so differences are ratios of times.
+    top = float(scores.max()) if len(scores) else 0.0
+    graded += [
+        (candidate, quality_word(1.0, math.exp(top - float(score))))
+        for candidate, score in zip(drawn.values(), scores, strict=True)
+    ]
+    return graded
+
+
+def train(
+    base: Checkpoint,
+    demonstrations: list[Demonstration],
+    kept_out: list[Demonstration],
+    minutes: float,
+    seed: int,
+) -> float:
+    """Train for about `minutes`; the validation loss in nats per decided token."""
+    probe = Trainer(base.model, TrainingPlan(steps=8, seed=seed))
+    begin = time.monotonic()
+    probe.fit(demonstrations)
+    per_step = (time.monotonic() - begin) / 8
+    steps = max(20, int(minutes * 60 / per_step))
+    trainer = Trainer(base.model, TrainingPlan(steps=steps, seed=seed))
+
+    def report(step: int, loss: float) -> bool:
+        if step % 200 == 0:
+            held = trainer.evaluate(kept_out[:400])
+            print(f"step {step} of {steps}: loss {loss:.3f}, validation {held:.3f}", flush=True)
+        return True
+
+    trainer.fit(demonstrations, report)
+    return trainer.evaluate(kept_out[:2000])
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

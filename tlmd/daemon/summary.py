@@ -1,0 +1,172 @@
+"""Results of a job: ``summary.json`` with exactly the documented keys, and ``report.html``."""
+
+from __future__ import annotations
+
+import html
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tlmd.errors import Failed
+from tlmd.pipeline.tuning import TaskState
+from tlmd.types import Record, TargetInfo, Task
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class Row:
+    """One task of the result; `record` is None where TVM's default schedule is kept."""
+
+    task: Task
+    record: Record | None
+    untuned: float
+    trials: int
+
+    @property
+    def seconds(self) -> float:
+        """The time of the program that is exported."""
+        return self.record.outcome.seconds if self.record else self.untuned
+
+
+@dataclass
+class Result:
+    """A finished job; `peak_gflops` of 0 is unknown."""
+
+    model: str
+    target: TargetInfo
+    checkpoint: int
+    states: list[TaskState]
+    unscheduled: str
+    peak_gflops: float = 0.0
+
+    def rows(self) -> list[Row]:
+        """What is exported for each task: its best verified program if that beats the default."""
+        rows = []
+        for state in self.states:
+            untuned = state.baseline.seconds if state.baseline else math.inf
+            best = state.best
+            if best is not None and best.outcome.seconds > untuned:
+                best = None
+            rows.append(Row(state.task, best, untuned, state.trials))
+        return rows
+
+    def summary(self, wall_s: float, whole: tuple[Any, Any] | None) -> dict[str, Any]:
+        """The document of ``summary.json``; `whole` is the times and the compiled model."""
+        records = [r for s in self.states for r in s.records]
+        return {
+            "schema": SCHEMA,
+            "model": self.model,
+            "target": self.target.spec,
+            "checkpoint": self.checkpoint,
+            "wall_s": round(wall_s, 3),
+            "measured": sum(s.trials for s in self.states),
+            "failed": sum(not r.outcome.ok for r in records),
+            "tasks": [self._task(row) for row in self.rows()],
+            "e2e": _whole(*whole) if whole else None,
+        }
+
+    def _task(self, row: Row) -> dict[str, Any]:
+        flops = row.task.flops / row.seconds if row.seconds > 0 else 0.0
+        share = flops / (self.peak_gflops * 1e9) if self.peak_gflops else None
+        return {
+            "name": row.task.name,
+            "weight": row.task.weight,
+            "flops": row.task.flops,
+            "untuned_us": _micro(row.untuned),
+            "best_us": _micro(row.seconds),
+            "trials": row.trials,
+            "peak_fraction": None if share is None else round(share, 4),
+            "verified": row.record is not None,
+            "version": row.record.version if row.record else None,
+        }
+
+
+def _micro(seconds: float) -> float | None:
+    return round(seconds * 1e6, 3) if math.isfinite(seconds) else None
+
+
+def _whole(times: Any, compiled: Any) -> dict[str, Any]:
+    return {
+        "untuned_ms": round(times.untuned_ms, 4),
+        "tuned_ms": round(times.tuned_ms, 4),
+        "max_abs_err": times.max_abs_err,
+        "functions": compiled.functions,
+        "functions_with_record": compiled.functions_with_record,
+    }
+
+
+def write(out: Path, document: dict[str, Any], pytorch_ms: float | None) -> None:
+    """Write ``summary.json`` and ``report.html`` to `out`; raises `Failed` on a full disk."""
+    try:
+        (out / "summary.json").write_text(json.dumps(document, indent=1) + "\n")
+        (out / "report.html").write_text(_page(document, pytorch_ms))
+    except OSError as error:
+        raise Failed(f"cannot write the results to {out}: {error.strerror}") from error
+
+
+def gflops(task: dict[str, Any]) -> float:
+    """GFLOP/s of a task of the summary."""
+    return float(task["flops"] / task["best_us"] / 1e3) if task["best_us"] else 0.0
+
+
+def speed_up(task: dict[str, Any]) -> float:
+    """Untuned over tuned time of a task of the summary; 0 where one is unknown."""
+    return task["untuned_us"] / task["best_us"] if task["untuned_us"] and task["best_us"] else 0.0
+
+
+_STYLE = """
+body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 62rem; color: #1b2733; }
+table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
+th, td { text-align: right; padding: .3rem .6rem; border-bottom: 1px solid #dde3ea; }
+th:first-child, td:first-child { text-align: left; overflow-wrap: anywhere; }
+.bar { background: #d5e6f7; height: .7rem; } .bar span { background: #2b6cb0; display: block;
+height: 100%; } .big { font-size: 1.6rem; } dt { float: left; width: 9rem; color: #5a6b7b; }
+"""
+
+
+def _page(document: dict[str, Any], pytorch_ms: float | None) -> str:
+    whole = document["e2e"]
+    ratio = whole["untuned_ms"] / whole["tuned_ms"]
+    facts = [
+        ("untuned", f"{whole['untuned_ms']:.2f} ms"),
+        ("PyTorch eager", f"{pytorch_ms:.2f} ms" if pytorch_ms else "not measured"),
+        ("tuned", f"{whole['tuned_ms']:.2f} ms"),
+        ("largest error", f"{whole['max_abs_err']:.1e}"),
+        ("records applied", f"{whole['functions_with_record']} of {whole['functions']}"),
+        ("measured", f"{document['measured']} ({document['failed']} failed)"),
+        ("wall clock", f"{document['wall_s']:.0f} s"),
+        ("target", document["target"]),
+    ]
+    listed = "".join(f"<dt>{html.escape(k)}</dt><dd>{html.escape(v)}</dd>" for k, v in facts)
+    rows = "".join(map(_row, sorted(document["tasks"], key=_share, reverse=True)))
+    return (
+        f"<!doctype html><html lang=en><meta charset=utf-8><title>{html.escape(document['model'])}"
+        f" tuned by tlmd</title><style>{_STYLE}</style><h1>{html.escape(document['model'])}</h1>"
+        f"<p class=big>{ratio:.1f} times faster than untuned</p><dl>{listed}</dl><table><tr>"
+        "<th>task<th>weight<th>untuned &micro;s<th>tuned &micro;s<th>speed-up<th>GFLOP/s"
+        f"<th>of peak<th>trials<th>verified</tr>{rows}</table></html>\n"
+    )
+
+
+def _share(task: dict[str, Any]) -> float:
+    return float(task["weight"] * (task["best_us"] or 0))
+
+
+def _row(task: dict[str, Any]) -> str:
+    share = task["peak_fraction"]
+    bar = f"<div class=bar><span style='width:{min(share or 0, 1):.0%}'></span></div>"
+    cells = [
+        html.escape(task["name"]),
+        str(task["weight"]),
+        f"{task['untuned_us'] or math.nan:.1f}",
+        f"{task['best_us'] or math.nan:.1f}",
+        f"{speed_up(task):.1f}",
+        f"{gflops(task):.1f}",
+        bar if share is not None else "?",
+        str(task["trials"]),
+        "yes" if task["verified"] else "default",
+    ]
+    return "<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>"

@@ -1,0 +1,57 @@
+"""The file that shared data sets are kept in: tasks and records as one msgpack document."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from tlmd import wire
+from tlmd.errors import BadInput, Failed
+from tlmd.types import Record, Task
+
+DATASET_VERSION = 1
+_MAGIC = "tlmd-dataset"
+
+
+@dataclass(frozen=True, slots=True)
+class Dataset:
+    """The contents of a data set file: what others share and train on."""
+
+    magic: str
+    version: int
+    tasks: tuple[Task, ...]
+    records: tuple[Record, ...]
+
+
+def read_dataset(path: Path) -> Dataset:
+    """Read a data set file; raises `BadInput` for anything else."""
+    try:
+        data = wire.unpack(Dataset, Path(path).read_bytes())
+    except OSError as error:
+        raise BadInput(f"cannot read {path}: {error.strerror}") from error
+    except wire.WireError as error:
+        raise BadInput(f"{path} is not a tlmd data set ({error}); export it again") from error
+    if data.magic != _MAGIC:
+        raise BadInput(f"{path} is not a tlmd data set; export it with `tlmd records export`")
+    if data.version > DATASET_VERSION:
+        raise BadInput(f"{path} was written by a newer tlmd; upgrade tlmd to read it")
+    return data
+
+
+def write_dataset(path: Path, tasks: Iterable[Task], records: Iterable[Record]) -> None:
+    """Write a data set file, whole or not at all; raises `Failed` where that is impossible."""
+    data = wire.pack(Dataset(_MAGIC, DATASET_VERSION, tuple(tasks), tuple(records)))
+    temporary = Path(f"{path}.tmp")
+    try:
+        with open(temporary, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise Failed(f"cannot write {path}: {error.strerror}; choose another place") from error

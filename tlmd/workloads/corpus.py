@@ -1,0 +1,167 @@
+"""What the language model is trained on, and what it must never have seen.
+
+The held-out networks are the paper's twelve. The paper leaves their other batch sizes and image
+sizes in training; here, unless asked otherwise, whole families are held out.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tlmd import wire
+from tlmd.errors import BadInput, TlmdError
+from tlmd.types import TargetInfo, Task
+from tlmd.workloads.zoo import Shape, zoo
+
+if TYPE_CHECKING:
+    from tlmd.workloads.sources import SourceModel
+
+Workload = tuple[str, Shape]
+
+_IMAGES = tuple((batch, 3, size, size) for batch in (1, 4, 8) for size in (224, 240, 256))
+_TEXTS = tuple((batch, length) for batch in (1, 2, 4) for length in (64, 128, 256))
+_IMAGE_FAMILIES = (
+    "resnet18",
+    "resnet50",
+    "mobilenet-v2",
+    "mobilenet-v3",
+    "wide-resnet50",
+    "resnext50",
+    "densenet121",
+    "vgg16",
+)
+_HELD_OUT: tuple[Workload, ...] = (
+    ("bert-tiny", (1, 128)),
+    ("resnet50", (1, 3, 224, 224)),
+    ("mobilenet-v2", (1, 3, 224, 224)),
+    ("resnext50", (1, 3, 224, 224)),
+    ("bert-base", (1, 128)),
+    ("gpt2", (1, 128)),
+    ("dcgan", (8, 100, 1, 1)),
+    ("llama", (4, 256)),
+    ("densenet121", (8, 3, 256, 256)),
+    ("wide-resnet50", (8, 3, 256, 256)),
+    ("resnet3d18", (4, 3, 16, 144, 144)),
+    ("bert-large", (4, 256)),
+)
+
+
+def paper_corpus() -> tuple[Workload, ...]:
+    """The paper's 138 networks, held-out ones included; its dcgan images of 64 are our noise."""
+    videos = [(batch, 3, 16, size, size) for batch in (1, 2, 4) for size in (112, 128, 144)]
+    shapes: dict[str, Iterable[Shape]] = dict.fromkeys(_IMAGE_FAMILIES, _IMAGES)
+    shapes["inception-v3"] = [(batch, 3, 299, 299) for batch in (1, 2, 4)]
+    shapes["resnet3d18"] = videos
+    shapes |= dict.fromkeys(("bert-tiny", "bert-base", "bert-medium", "bert-large"), _TEXTS)
+    shapes["dcgan"] = [(batch, 100, 1, 1) for batch in (1, 4, 8)]
+    shapes["gpt2"] = _TEXTS
+    shapes["llama"] = [shape for shape in _TEXTS if shape[0] > 1]
+    return tuple((name, shape) for name, found in shapes.items() for shape in found)
+
+
+def held_out() -> tuple[Workload, ...]:
+    """The twelve test networks, the cheap ones to lower first."""
+    return _HELD_OUT
+
+
+def training_corpus(strict: bool = True) -> tuple[Workload, ...]:
+    """The networks to train on: the paper's, and further families and matrix products.
+
+    `strict` leaves out the held-out networks' families altogether; otherwise only the held-out
+    networks themselves are left out, as in the paper.
+    """
+    families = {name for name, _ in _HELD_OUT}
+    paper = [
+        work
+        for work in paper_corpus()
+        if (work[0] not in families if strict else work not in _HELD_OUT)
+    ]
+    return (*paper, *_further())
+
+
+def _further() -> Iterator[Workload]:
+    """Families the paper does not have; batch sizes and extents that are no powers of two too."""
+    for name in ("resnet34", "regnet", "convnext", "efficientnet-lite"):
+        for batch, size in ((1, 160), (1, 192), (1, 224), (1, 256), (2, 224), (4, 224), (8, 192)):
+            yield name, (batch, 3, size, size)
+    for name in ("resnet18", "mobilenet-v3", "vgg16"):
+        for batch, size in ((1, 128), (1, 160), (1, 192), (2, 224)):
+            yield name, (batch, 3, size, size)
+    for name in ("vit-s16", "vit-b16"):
+        for batch, size in ((1, 160), (1, 224), (1, 256), (2, 224), (4, 224)):
+            yield name, (batch, 3, size, size)
+    for name in ("bert-mini", "bert-small"):
+        for batch, length in (*_TEXTS, (1, 32), (1, 96), (1, 384), (1, 512)):
+            yield name, (batch, length)
+    for rows in (1, 7, 16, 50, 64, 128, 197, 384, 512, 1024):
+        for width in (96, 192, 256, 320, 512, 640, 1024, 1280):
+            yield "gemm", (rows, width)
+    for name in ("gemm-int8", "gemm-bf16"):
+        for rows in (32, 64, 128, 256, 512):
+            for width in (128, 256, 384, 512, 768, 1024):
+                yield name, (rows, width)
+
+
+def held_out_ids(target_info: TargetInfo, workloads: Iterable[Workload] = _HELD_OUT) -> set[str]:
+    """The ids of all tasks of the held-out networks on a target."""
+    return {task.id for work in workloads for task in workload_tasks(work, target_info)}
+
+
+def training_tasks(
+    target_info: TargetInfo,
+    workloads: Iterable[Workload] | None = None,
+    excluded: Iterable[str] | None = None,
+) -> Iterator[Task]:
+    """Every distinct task of the training networks, never one that a held-out network has.
+
+    `workloads` defaults to `training_corpus()`, `excluded` to `held_out_ids(target_info)`. A task's
+    weight is that in the first network it was seen in. A network that cannot be lowered is named
+    on standard error and left out.
+    """
+    seen = set(held_out_ids(target_info) if excluded is None else excluded)
+    for work in training_corpus() if workloads is None else workloads:
+        try:
+            tasks = workload_tasks(work, target_info)
+        except TlmdError as error:
+            print(f"left out {work[0]}: {error}", file=sys.stderr)
+            continue
+        for task in tasks:
+            if task.id not in seen:
+                seen.add(task.id)
+                yield task
+
+
+def workload_tasks(workload: Workload, target_info: TargetInfo) -> list[Task]:
+    """The tasks of one zoo network at one input shape."""
+    from tlmd.space.target import tvm_target
+    from tlmd.workloads import lowering
+
+    lowered = lowering.lower(_load(workload).module, tvm_target(target_info))
+    return lowering.extract(lowered, target_info)
+
+
+def _load(workload: Workload) -> SourceModel:
+    from tlmd.workloads.frontends import load_model
+
+    name, shape = workload
+    return load_model(name, (zoo()[name].check(shape),))
+
+
+def save_tasks(path: Path, tasks: Iterable[Task]) -> None:
+    """Write tasks as msgpack; a reader never sees half a file."""
+    partial = path.with_name(path.name + ".partial")
+    partial.write_bytes(wire.pack(list(tasks)))
+    partial.replace(path)
+
+
+def load_tasks(path: Path) -> list[Task]:
+    """Read what `save_tasks` wrote; raises `BadInput` for a missing or damaged file."""
+    try:
+        return list(wire.unpack(tuple[Task, ...], path.read_bytes()))  # type: ignore[arg-type]
+    except OSError as error:
+        raise BadInput(f"cannot read {path} ({error.strerror}); give a file of tasks") from error
+    except wire.WireError as error:
+        raise BadInput(f"{path} is no file of tasks ({error}); extract them again") from error

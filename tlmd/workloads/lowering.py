@@ -1,0 +1,210 @@
+"""The one lowering, from a model to loops: for extraction and for the final compile.
+
+A record matches a function only if both come from the same lowering, so nothing else in tlmd may
+lower a model.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+import tvm
+from tvm import relax
+from tvm.ir import IRModule
+from tvm.ir.transform import PassContext, Sequential
+from tvm.relax import transform
+from tvm.s_tir.analysis import estimate_tir_flops
+
+from tlmd.types import TargetInfo, Task
+from tlmd.workloads import reshapes, rewrites
+from tlmd.workloads.identity import task_id
+
+# Channels last: the innermost loop then runs over contiguous channels whatever the image's size.
+# Transposed convolutions are named too: TVM would carry channels last into them, and then finds
+# no loops for them.
+_LAYOUTS = {
+    "relax.nn.conv2d": ["NHWC", "HWIO"],
+    "relax.nn.conv3d": ["NDHWC", "DHWIO"],
+    "relax.nn.conv2d_transpose": ["NCHW", "IOHW"],
+}
+_SCHEDULED = "tirx.is_scheduled"
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A compiled model and whether its records were applied.
+
+    `missing` names the tunable functions without a record; they run TVM's default schedule.
+    """
+
+    executable: Any
+    functions: int
+    functions_with_record: int
+    missing: list[str]
+
+
+def lower(module: IRModule, target: Any) -> IRModule:
+    """Lower a Relax module to fused TensorIR functions and the Relax function that calls them.
+
+    Weights must be constants and shapes static, as `frontends.load_model` gives them.
+    """
+    on_cpu = str(target.kind.name) == "llvm"
+    with target, PassContext(opt_level=3):
+        return Sequential([*_graph_passes(module, on_cpu), *_loop_passes()])(module)
+
+
+def _graph_passes(module: IRModule, on_cpu: bool) -> list[Any]:
+    """Passes over operators. The order matters: see the comments."""
+    passes = [
+        rewrites.apply([rewrites.FoldNormalisation, rewrites.SpellOut, reshapes.FoldMoves]),
+        # At once, or the dead normalisations are decomposed and compiled to be folded.
+        transform.DeadCodeElimination(),
+        transform.DecomposeOpsForInference(),
+        transform.FoldConstant(),
+        transform.CanonicalizeBindings(),
+    ]
+    if _has_convolutions(module):
+        # Weights must be folded to constants by now: ConvertLayout crashes on nested calls.
+        passes += [transform.ConvertLayout(_LAYOUTS), transform.CanonicalizeBindings()]
+    mutators: list[type[Any]] = [reshapes.SinkMoves, reshapes.SinkMoves]
+    if on_cpu:
+        mutators.append(rewrites.VectorMath)
+    return [
+        *passes,
+        rewrites.apply([reshapes.FoldMoves]),
+        transform.FoldConstant(),
+        transform.EliminateCommonSubexpr(),
+        rewrites.apply(mutators),
+        transform.DeadCodeElimination(),
+    ]
+
+
+def _loop_passes() -> list[Any]:
+    return [
+        transform.LegalizeOps(),
+        transform.AnnotateTIROpPattern(),
+        transform.FoldConstant(),
+        transform.FuseOps(),
+        transform.FuseTIR(),
+        # Now, not in the final build: a reshape is a view, neither tuned nor run.
+        transform.RewriteDataflowReshape(),
+        transform.DeadCodeElimination(),
+        tvm.transform.module_pass(_forget_patterns, opt_level=0, name="TlmdForgetPatterns"),
+    ]
+
+
+def _forget_patterns(module: IRModule, _context: Any) -> IRModule:
+    """Without what fusion noted, equal functions are equal to the database."""
+    functions = {
+        var: func.without_attr("op_pattern") if isinstance(func, tvm.tirx.PrimFunc) else func
+        for var, func in module.functions.items()
+    }
+    return IRModule(functions, attrs=module.attrs)
+
+
+def _has_convolutions(module: IRModule) -> bool:
+    return any(_LAYOUTS.keys() & _operators(func) for func in _relax_functions(module))
+
+
+def _relax_functions(module: IRModule) -> list[Any]:
+    return [f for f in module.functions.values() if isinstance(f, relax.Function)]
+
+
+def _operators(func: Any) -> set[str]:
+    found: set[str] = set()
+
+    def visit(expr: Any) -> None:
+        if isinstance(expr, relax.Call) and isinstance(expr.op, tvm.ir.Op):
+            found.add(str(expr.op.name))
+
+    relax.analysis.post_order_visit(func, visit)
+    return found
+
+
+def extract(lowered: IRModule, target_info: TargetInfo) -> list[Task]:
+    """The tasks of a lowered module; equal computations are one task with their weights summed."""
+    tasks: dict[str, Task] = {}
+    for var, calls in _calls(lowered).items():
+        func = lowered[var]
+        if not _tunable(func):
+            continue
+        module = tuning_module(func)
+        key = task_id(module)
+        if key in tasks:
+            calls += tasks[key].weight
+        flops, text = _flops(module), str(tvm.ir.save_json(module))
+        tasks[key] = Task(key, str(var.name_hint), calls, flops, text, target_info)
+    return list(tasks.values())
+
+
+def tuning_module(func: Any) -> IRModule:
+    """The module `main` under which MetaSchedule's database knows a function of a model."""
+    normalise = tvm.get_global_func("tvm.s_tir.meta_schedule.normalize_mod")
+    # Given a module instead, it would not name the function, and no record would be found.
+    module: IRModule = normalise(func)
+    return module
+
+
+def _calls(lowered: IRModule) -> Counter[Any]:
+    """How often each function is called, in the order of the first call."""
+    calls: Counter[Any] = Counter()
+    call_tir = tvm.ir.Op.get("relax.call_tir")
+
+    def visit(expr: Any) -> None:
+        if isinstance(expr, relax.Call) and expr.op == call_tir:
+            calls[expr.args[0]] += 1
+
+    for func in _relax_functions(lowered):
+        relax.analysis.post_order_visit(func, visit)
+    return calls
+
+
+def _tunable(func: Any) -> bool:
+    return isinstance(func, tvm.tirx.PrimFunc) and not (func.attrs and func.attrs.get(_SCHEDULED))
+
+
+def _flops(module: IRModule) -> float:
+    try:
+        return float(estimate_tir_flops(module))
+    except Exception:  # loops of unknown extent: the figure is only shown
+        return 0.0
+
+
+def compile_model(lowered: IRModule, target: Any, database: Any | None = None) -> Compiled:
+    """Compile what `lower` gave, with the best record of `database` in every function it knows.
+
+    The executable's `main` takes and returns what the model does (a tuple of tensors).
+    """
+    names = [v.name_hint for v in _calls(lowered) if _tunable(lowered[v])]
+    scheduled = lowered
+    if database is not None:
+        with target, database, PassContext(opt_level=3):
+            scheduled = transform.MetaScheduleApplyDatabase(enable_warning=False)(lowered)
+    missing = [name for name in names if _tunable(scheduled[name])]
+    executable = tvm.compile(scheduled, target, relax_pipeline=_build_pipeline(target))
+    return Compiled(executable, len(names), len(names) - len(missing), missing)
+
+
+def _build_pipeline(target: Any) -> Any:
+    """TVM's own pipeline without its second round of fusion, which would undo `lower`."""
+    on_cpu = str(target.kind.name) == "llvm"
+    backend = "cpu_generic" if on_cpu else "cuda"
+    default = importlib.import_module(f"tvm.relax.backend.{backend}.pipeline")
+    schedules = []
+    if not on_cpu:
+        from tvm.s_tir import dlight
+
+        rules = ("Matmul", "GEMV", "Reduction", "GeneralReduction", "Fallback")
+        found = [getattr(dlight.gpu, rule)() for rule in rules]
+        schedules.append(dlight.ApplyDefaultSchedule(*found))
+    return Sequential(
+        [
+            *default.library_dispatch_passes(target),
+            *schedules,
+            *default.dataflow_lower_passes(target),
+            *default.finalize_passes(target),
+        ]
+    )

@@ -1,0 +1,85 @@
+"""Models in ONNX files."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tlmd.errors import BadInput
+from tlmd.workloads.sources import (
+    Reference,
+    Shapes,
+    SourceModel,
+    first_line,
+    import_failure,
+    input_infos,
+)
+
+
+def load_onnx(path: Path, shapes: Shapes | None) -> SourceModel:
+    if importlib.util.find_spec("onnx") is None:
+        raise BadInput("reading .onnx files needs the package onnx; pip install 'tlmd[onnx]'")
+    import onnx
+    from tvm.relax.frontend.onnx import from_onnx
+
+    try:
+        model = onnx.load(str(path))
+        onnx.checker.check_model(model)
+    except Exception as error:
+        reason = first_line(error)
+        raise BadInput(f"{path} is not a valid ONNX model ({reason}); export it again") from error
+    shape_dict = _onnx_shapes(path, model, shapes)
+    try:
+        module = from_onnx(model, shape_dict=shape_dict, keep_params_in_input=False)
+    except Exception as error:
+        raise BadInput(import_failure(str(path), error)) from error
+    return SourceModel(
+        path.stem, module, input_infos(str(path), module, ()), _onnx_reference(model)
+    )
+
+
+def _onnx_shapes(path: Path, model: Any, shapes: Shapes | None) -> dict[str, list[int]]:
+    weights = {tensor.name for tensor in model.graph.initializer}
+    inputs = [value for value in model.graph.input if value.name not in weights]
+    if shapes is not None and len(shapes) != len(inputs):
+        names = ", ".join(value.name for value in inputs)
+        raise BadInput(
+            f"{path} has {len(inputs)} inputs ({names}) but {len(shapes)} shapes were given; "
+            "give --input-shape once per input"
+        )
+    found: dict[str, list[int]] = {}
+    for index, value in enumerate(inputs):
+        dims = [dim.dim_value or dim.dim_param or "?" for dim in value.type.tensor_type.shape.dim]
+        given = list(shapes[index]) if shapes is not None else dims
+        text = ",".join(map(str, dims))
+        if not all(isinstance(dim, int) for dim in given):
+            raise BadInput(
+                f"{path}: input {value.name} has open dimensions ({text}); "
+                "give --input-shape with numbers"
+            )
+        fits = len(given) == len(dims) and all(
+            not isinstance(dim, int) or dim == got for dim, got in zip(dims, given, strict=True)
+        )
+        if not fits:
+            asked = ",".join(map(str, given))
+            raise BadInput(f"{path}: shape {asked} does not fit input {value.name} ({text})")
+        found[value.name] = [int(dim) for dim in given]
+    return found
+
+
+def _onnx_reference(model: Any) -> Reference | None:
+    from onnx.reference import ReferenceEvaluator
+
+    try:
+        evaluator = ReferenceEvaluator(model)
+    except Exception:  # an operator only TVM knows: nothing to compare with
+        return None
+
+    def run(*inputs: np.ndarray) -> list[np.ndarray]:
+        outputs = evaluator.run(None, dict(zip(evaluator.input_names, inputs, strict=False)))
+        return [np.asarray(output) for output in outputs]
+
+    return run

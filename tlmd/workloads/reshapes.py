@@ -1,0 +1,179 @@
+"""Graph rewrites that keep reshapes and transposes out of the loops.
+
+A reshape between a matmul and the arithmetic that follows would stop both from becoming one
+function. Here such moves sink below the arithmetic, where they meet, cancel or turn into views.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from tvm import relax, tirx
+from tvm.ir import GenericConst
+from tvm.relax.expr_functor import PyExprMutator, mutator
+
+from tlmd.workloads.rewrites import dtype_of, op_name
+
+_NUMPY = {"float16", "float32", "float64", "int8", "uint8", "int32", "int64", "bool"}
+_UNARY = {
+    *("relax.nn.gelu", "relax.nn.gelu_tanh", "relax.nn.relu", "relax.nn.relu6", "relax.nn.silu"),
+    *("relax.sigmoid", "relax.tanh", "relax.erf", "relax.exp", "relax.sqrt", "relax.rsqrt"),
+    *("relax.negative", "relax.abs", "relax.astype", "relax.round", "relax.square"),
+}
+_BINARY = {
+    f"relax.{name}" for name in ("add", "subtract", "multiply", "divide", "maximum", "minimum")
+}
+
+
+def static_shape(expr: Any) -> tuple[int, ...] | None:
+    """The shape of a tensor expression, None where it is not known."""
+    shape = getattr(expr.ty, "shape", None)
+    if shape is None or not all(isinstance(s, tirx.IntImm) for s in shape):
+        return None
+    return tuple(int(s) for s in shape)
+
+
+def _order(call: Any, rank: int) -> list[int]:
+    """The axes of a permute_dims."""
+    axes = call.attrs.axes
+    return [int(a) for a in axes] if axes is not None else list(range(rank))[::-1]
+
+
+@mutator
+class FoldMoves(PyExprMutator):  # type: ignore[misc]
+    """Transposes and reshapes of weights are done here: TVM would compile a kernel for each."""
+
+    def visit_call_(self, call: Any) -> Any:
+        call = super().visit_call_(call)
+        name = op_name(call)
+        if name not in ("relax.permute_dims", "relax.reshape"):
+            return call
+        source = call.args[0]
+        if isinstance(source, relax.Var):
+            source = self.lookup_binding(source)
+        shape = static_shape(call)
+        # numpy has no bfloat16 or float8 of its own; those few are left to FoldConstant.
+        if not isinstance(source, GenericConst) or shape is None or dtype_of(call) not in _NUMPY:
+            return call
+        values = source.value.numpy()
+        if name == "relax.reshape":
+            values = values.reshape(shape)
+        else:
+            values = np.ascontiguousarray(values.transpose(_order(call, values.ndim)))
+        return relax.const(values, dtype_of(call))
+
+
+@mutator
+class SinkMoves(PyExprMutator):  # type: ignore[misc]
+    """`op(move(x))` becomes `move(op(x))` for element-wise operators; chains of moves collapse.
+
+    A transpose that moves no element past another counts as a reshape, which costs nothing.
+    """
+
+    def visit_call_(self, call: Any) -> Any:
+        call = super().visit_call_(call)
+        name = op_name(call)
+        if static_shape(call) is None:
+            return call
+        if name == "relax.broadcast_to" and static_shape(call.args[0]) == static_shape(call):
+            return call.args[0]
+        if name == "relax.reshape":
+            return self._reshape(call.args[0], static_shape(call))
+        if name == "relax.permute_dims":
+            return self._permute(call.args[0], _order(call, int(call.ty.ndim)))
+        if name in _UNARY:
+            return self._unary(call)
+        if name in _BINARY:
+            return self._binary(call)
+        return call
+
+    def _value(self, expr: Any) -> Any:
+        return self.lookup_binding(expr) if isinstance(expr, relax.Var) else expr
+
+    def _reshaped(self, expr: Any) -> Any:
+        """What `expr` is a reshape of, None if it is not one."""
+        value = self._value(expr)
+        if op_name(value) != "relax.reshape" or static_shape(value.args[0]) is None:
+            return None
+        return value.args[0]
+
+    def _permuted(self, expr: Any) -> tuple[Any, list[int]]:
+        """What `expr` is a transpose of and its axes, (None, []) if it is not one."""
+        value = self._value(expr)
+        if op_name(value) != "relax.permute_dims":
+            return None, []
+        return value.args[0], _order(value, int(value.ty.ndim))
+
+    def _reshape(self, expr: Any, shape: Any) -> Any:
+        source = self._reshaped(expr)
+        source = expr if source is None else source
+        return source if static_shape(source) == shape else relax.op.reshape(source, shape)
+
+    def _permute(self, expr: Any, order: list[int]) -> Any:
+        source, inner = self._permuted(expr)
+        if source is not None:
+            expr, order = source, [inner[axis] for axis in order]
+        shape = static_shape(expr)
+        if order == sorted(order):
+            return expr
+        moved = [axis for axis in order if shape is None or shape[axis] != 1]
+        if shape is not None and moved == sorted(moved):
+            return self._reshape(expr, tuple(shape[axis] for axis in order))
+        return relax.op.permute_dims(expr, order)
+
+    def _unary(self, call: Any) -> Any:
+        source = self._reshaped(call.args[0])
+        if source is not None:
+            return relax.op.reshape(self._redo(call, [source]), static_shape(call))
+        source, order = self._permuted(call.args[0])
+        return call if source is None else self._permute(self._redo(call, [source]), order)
+
+    def _binary(self, call: Any) -> Any:
+        sunk = self._below_transposes(call)
+        if sunk is not None:
+            return sunk
+        for index in (0, 1):
+            source = self._reshaped(call.args[index])
+            # Towards fewer dimensions only, or two operands would push the reshape to and fro.
+            if source is None or source.ty.ndim >= call.ty.ndim:
+                continue
+            if static_shape(call.args[index]) != static_shape(call):
+                continue
+            other = self._view(call.args[1 - index], static_shape(source) or (), static_shape(call))
+            if other is not None:
+                args = [source, other] if index == 0 else [other, source]
+                return relax.op.reshape(self._redo(call, args), static_shape(call))
+        return call
+
+    def _below_transposes(self, call: Any) -> Any:
+        """The operator done before the transpose(s) of its operands, None if they differ."""
+        (left, order), (right, other) = map(self._permuted, call.args)
+        if left is not None and right is not None and order == other:
+            return self._permute(self._redo(call, [left, right]), order)
+        if left is not None and static_shape(call.args[1]) == ():
+            return self._permute(self._redo(call, [left, call.args[1]]), order)
+        if right is not None and static_shape(call.args[0]) == ():
+            return self._permute(self._redo(call, [call.args[0], right]), other)
+        return None
+
+    def _view(self, other: Any, inner: tuple[int, ...], outer: Any) -> Any:
+        """`other` such that it broadcasts against `inner` as it did against `outer`, or None."""
+        shape = static_shape(other)
+        if shape is None:
+            return None
+        if shape == outer:
+            return self._emit(self._reshape(other, inner))
+        common = 0
+        while common < min(len(inner), len(outer)) and inner[-1 - common] == outer[-1 - common]:
+            common += 1
+        kept, rest = (shape[-common:], shape[:-common]) if common else ((), shape)
+        if any(extent != 1 for extent in rest):
+            return None
+        return self._emit(self._reshape(other, kept))
+
+    def _redo(self, call: Any, args: list[Any]) -> Any:
+        return self._emit(relax.Call(call.op, args, call.attrs))
+
+    def _emit(self, expr: Any) -> Any:
+        return self.builder_.emit(expr) if isinstance(expr, relax.Call) else expr

@@ -1,0 +1,108 @@
+"""What a loaded model is, whatever it was loaded from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tlmd.errors import BadInput
+
+Shapes = tuple[tuple[int, ...], ...]
+Reference = Callable[..., list[np.ndarray]]
+
+
+@dataclass(frozen=True)
+class InputInfo:
+    """One input: its name, static shape, dtype, and for integers the values it may take.
+
+    Example: ``InputInfo("input_ids", (1, 128), "int64", low=0, high=30000)``.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    low: int = 0
+    high: int = 2
+
+
+@dataclass(frozen=True)
+class SourceModel:
+    """A model as loaded: Relax `module` with `main`, its inputs, and the original to compare with.
+
+    `reference(*inputs)` takes and returns numpy arrays; None where the original cannot be run.
+    """
+
+    name: str
+    module: Any
+    inputs: tuple[InputInfo, ...]
+    reference: Reference | None
+
+    def random_inputs(self, seed: int) -> list[np.ndarray]:
+        """One array per input: normal floats, integers within the input's range."""
+        generator = np.random.default_rng(seed)
+        return [_random(info, generator) for info in self.inputs]
+
+
+def _random(info: InputInfo, generator: np.random.Generator) -> np.ndarray:
+    dtype = numpy_dtype(info.dtype)
+    if info.dtype == "bool":
+        return generator.integers(0, 2, info.shape).astype(dtype)
+    if info.dtype.startswith(("int", "uint")):
+        return generator.integers(info.low, info.high, info.shape).astype(dtype)
+    return generator.standard_normal(info.shape).astype(np.float32).astype(dtype)
+
+
+def numpy_dtype(name: str) -> np.dtype[Any]:
+    """The numpy dtype of a TVM dtype, bfloat16 and the float8 kinds included."""
+    try:
+        return np.dtype(name)
+    except TypeError:
+        import ml_dtypes
+
+        short: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
+        return short
+
+
+def input_infos(name: str, module: Any, example: tuple[Any, ...]) -> tuple[InputInfo, ...]:
+    """What `main` takes; `BadInput` where a dimension is still open."""
+    from tvm import tirx
+
+    infos = []
+    for index, parameter in enumerate(module["main"].params):
+        dims = list(parameter.ty.shape or ())
+        dtype, label = str(parameter.ty.dtype), str(parameter.name)
+        if not all(isinstance(dim, tirx.IntImm) for dim in dims):
+            open_dims = ",".join(str(dim) for dim in dims)
+            raise BadInput(
+                f"{name}: input {label} has open dimensions ({open_dims}); "
+                "give --input-shape with numbers"
+            )
+        low, high = _range(dtype, example[index] if index < len(example) else None)
+        infos.append(InputInfo(label, tuple(map(int, dims)), dtype, low, high))
+    return tuple(infos)
+
+
+def _range(dtype: str, example: Any) -> tuple[int, int]:
+    """Bounds (high excluded) of random integers, taken from the example where there is one."""
+    if not dtype.startswith(("int", "uint")) or example is None or example.numel() == 0:
+        return 0, 2
+    return int(example.min()), max(int(example.max()) + 1, int(example.min()) + 2)
+
+
+def import_failure(name: str, error: Exception) -> str:
+    """The one line for what an importer of TVM raised."""
+    reason = first_line(error)
+    for phrase in ("Unsupported function types", "not supported for frontend ONNX:"):
+        if phrase in str(error):
+            names = str(error).partition(phrase)[2].strip().strip("[]").replace("'", "")
+            return f"{name} uses operators TVM lacks: {names}; rewrite the model without them"
+    return f"TVM cannot import {name} ({type(error).__name__}: {reason}); rewrite that part of it"
+
+
+def first_line(error: BaseException) -> str:
+    """The error in at most 160 characters of one line."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return (lines[0] if lines else type(error).__name__)[:160]

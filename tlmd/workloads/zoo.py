@@ -1,0 +1,176 @@
+"""The zoo: networks that tlmd can build by name, with random weights that are always the same.
+
+Importing this module loads no torch, so names and shapes are listed fast.
+"""
+
+from __future__ import annotations
+
+import importlib
+import zlib
+from dataclasses import dataclass
+from typing import Any
+
+from tlmd.errors import BadInput
+
+Shape = tuple[int, ...]
+_VOCABULARY = 30000  # below the smallest vocabulary of the transformers here
+
+
+@dataclass(frozen=True, slots=True)
+class ZooEntry:
+    """One network: where it is built, the shape and dtype of its one input.
+
+    `builder` is `module:function` below `tlmd.workloads`, `arguments` its positional arguments;
+    where `sized` is set, the input's dimensions from that index on are passed after them.
+    `free` are the dimensions a user may change.
+
+    Example: ``ZooEntry("resnet18", "networks_residual:resnet18", (1, 3, 224, 224), "float32",
+    free=(0, 2, 3))``.
+    """
+
+    name: str
+    builder: str
+    shape: Shape
+    dtype: str
+    free: tuple[int, ...]
+    arguments: tuple[Any, ...] = ()
+    sized: int | None = None
+
+    def make(self, input_shape: Shape | None = None) -> tuple[Any, tuple[Any, ...]]:
+        """The torch module in eval mode and its example inputs, a tuple of one tensor.
+
+        The same name and shape give the same weights in every process; torch's random state is
+        left alone. Raises `BadInput` for a shape the network cannot take.
+        """
+        import torch
+
+        shape = self.check(input_shape)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(zlib.crc32(self.name.encode()))
+            module = self._build(shape)
+            _settle(module)
+            module = module.eval().requires_grad_(False)
+            return module, (self._example(shape),)
+
+    def check(self, input_shape: Shape | None) -> Shape:
+        """The input shape to use, the default for None; `BadInput` where it does not fit."""
+        if input_shape is None:
+            return self.shape
+        shape = tuple(input_shape)
+        fits = len(shape) == len(self.shape) and all(
+            extent > 0 and (index in self.free or extent == self.shape[index])
+            for index, extent in enumerate(shape)
+        )
+        if not fits:
+            wanted = ",".join(
+                "?" if index in self.free else str(extent)
+                for index, extent in enumerate(self.shape)
+            )
+            given = ",".join(map(str, shape))
+            raise BadInput(
+                f"input shape {given} does not fit {self.name}; give --input-shape {wanted} "
+                "with a positive number for each ?"
+            )
+        return shape
+
+    def _build(self, shape: Shape) -> Any:
+        module, function = self.builder.split(":")
+        build = getattr(importlib.import_module(f"tlmd.workloads.{module}"), function)
+        return build(*self.arguments, *(shape[self.sized :] if self.sized is not None else ()))
+
+    def _example(self, shape: Shape) -> Any:
+        import torch
+
+        if self.dtype == "int64":
+            return torch.randint(0, _VOCABULARY, shape)
+        if self.dtype == "int8":
+            return torch.randint(-128, 128, shape, dtype=torch.int8)
+        return torch.randn(shape).to(getattr(torch, self.dtype))
+
+
+def _settle(module: Any) -> None:
+    """Weights that keep the activations' size through deep networks, and statistics to fold."""
+    from torch import nn
+    from torch.nn.modules.batchnorm import _BatchNorm
+    from torch.nn.modules.conv import _ConvNd
+
+    for part in module.modules():
+        if isinstance(part, _ConvNd):
+            nn.init.kaiming_normal_(part.weight, nonlinearity="relu")
+        elif isinstance(part, _BatchNorm) and part.running_mean is not None:
+            assert part.running_var is not None
+            nn.init.normal_(part.running_mean, std=0.1)
+            nn.init.uniform_(part.running_var, 0.8, 1.2)
+
+
+def _image(name: str, builder: str, size: int = 224, *, sized: int | None = None) -> ZooEntry:
+    shape = (1, 3, size, size)
+    free = (0,) if sized is not None else (0, 2, 3)
+    return ZooEntry(name, builder, shape, "float32", free, sized=sized)
+
+
+def _residual(name: str, function: str, size: int = 224) -> ZooEntry:
+    return _image(name, f"networks_residual:{function}", size)
+
+
+def _bert(name: str, hidden: int, layers: int) -> ZooEntry:
+    sizes = (hidden, layers, hidden // 64)
+    return ZooEntry(
+        name, "networks_transformer:bert", (1, 128), "int64", free=(0, 1), arguments=sizes
+    )
+
+
+def _causal(name: str) -> ZooEntry:
+    builder = f"networks_transformer:{name}"
+    return ZooEntry(name, builder, (1, 128), "int64", free=(0, 1), sized=1)
+
+
+def _vit(name: str, hidden: int, heads: int) -> ZooEntry:
+    shape = (1, 3, 224, 224)
+    arguments = (hidden, 12, heads)
+    return ZooEntry(
+        name, "networks_transformer:vit", shape, "float32", (0, 2, 3), arguments, sized=2
+    )
+
+
+def _gemm(name: str, function: str, dtype: str) -> ZooEntry:
+    return ZooEntry(name, f"networks:{function}", (128, 512), dtype, free=(0, 1), sized=1)
+
+
+_ENTRIES = (
+    _residual("resnet18", "resnet18"),
+    _residual("resnet34", "resnet34"),
+    _residual("resnet50", "resnet50"),
+    _residual("resnext50", "resnext50"),
+    _residual("wide-resnet50", "wide_resnet50"),
+    _residual("regnet", "regnet"),
+    _residual("convnext", "convnext"),
+    ZooEntry(
+        "resnet3d18", "networks_residual:resnet3d18", (1, 3, 16, 112, 112), "float32", (0, 2, 3, 4)
+    ),
+    _image("densenet121", "networks:densenet121"),
+    _image("vgg16", "networks:vgg16"),
+    _image("inception-v3", "networks:inception_v3", 299),
+    ZooEntry("dcgan", "networks:dcgan", (1, 100, 1, 1), "float32", free=(0,)),
+    _image("mobilenet-v2", "networks_mobile:mobilenet_v2"),
+    _image("mobilenet-v3", "networks_mobile:mobilenet_v3"),
+    _image("efficientnet-lite", "networks_mobile:efficientnet_lite"),
+    _bert("bert-tiny", 128, 2),
+    _bert("bert-mini", 256, 4),
+    _bert("bert-small", 512, 4),
+    _bert("bert-medium", 512, 8),
+    _bert("bert-base", 768, 12),
+    _bert("bert-large", 1024, 24),
+    _causal("gpt2"),
+    _causal("llama"),
+    _vit("vit-s16", 384, 6),
+    _vit("vit-b16", 768, 12),
+    _gemm("gemm", "gemm_float32", "float32"),
+    _gemm("gemm-int8", "gemm_int8", "int8"),
+    _gemm("gemm-bf16", "gemm_bfloat16", "bfloat16"),
+)
+
+
+def zoo() -> dict[str, ZooEntry]:
+    """All networks by name."""
+    return {entry.name: entry for entry in _ENTRIES}
