@@ -1,0 +1,74 @@
+"""The corpus, the hold-out, and the names of the zoo."""
+
+import subprocess
+import sys
+
+import pytest
+
+from tlmd.errors import BadInput
+from tlmd.types import TargetInfo
+from tlmd.workloads import corpus
+from tlmd.workloads.zoo import zoo
+
+NAMES = {
+    *("resnet18", "resnet50", "resnext50", "wide-resnet50", "resnet3d18", "densenet121", "vgg16"),
+    *("mobilenet-v2", "mobilenet-v3", "inception-v3", "dcgan", "efficientnet-lite", "bert-tiny"),
+    *("bert-medium", "bert-base", "bert-large", "gpt2", "llama", "vit-b16"),
+    *("gemm-int8", "gemm-bf16"),
+}
+INFO = TargetInfo(
+    '{"kind":"llvm","num-cores":1}', "cpu", "x86_64", "avx2", 256, 1, 32768, 1048576, 0, "test"
+)
+
+
+def test_names_are_listed_without_torch_and_tvm():
+    code = (
+        "import sys; from tlmd.workloads import corpus, zoo; assert len(zoo.zoo()) > 20; "
+        "assert corpus.training_corpus(); bad = {'torch', 'tvm', 'ray'} & set(sys.modules); "
+        "assert not bad, bad"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_zoo_has_the_papers_networks():
+    assert set(zoo()) >= NAMES
+    for name, shape in (*corpus.paper_corpus(), *corpus.training_corpus(strict=False)):
+        assert zoo()[name].check(shape) == shape
+
+
+def test_paper_corpus_has_the_papers_size():
+    works = corpus.paper_corpus()
+    assert len(works) == len(set(works)) == 138
+    assert set(corpus.held_out()) <= set(works)
+    assert len(corpus.held_out()) == 12
+
+
+def test_whole_families_are_held_out():
+    families = {name for name, _ in corpus.held_out()}
+    strict, paper = corpus.training_corpus(), corpus.training_corpus(strict=False)
+    assert not families & {name for name, _ in strict}
+    assert not set(corpus.held_out()) & set(paper)
+    assert families & {name for name, _ in paper}
+    assert len(strict) == len(set(strict))
+
+
+def test_no_held_out_task_is_trained_on():
+    held = [("gemm", (32, 64)), ("gemm", (16, 128))]
+    excluded = corpus.held_out_ids(INFO, held)
+    works = [("gemm", (32, 64)), ("gemm", (32, 128)), ("gemm", (16, 128)), ("gemm", (32, 128))]
+    tasks = list(corpus.training_tasks(INFO, works, excluded))
+    ids = [task.id for task in tasks]
+    assert excluded and ids and not excluded & set(ids)
+    assert len(ids) == len(set(ids)) == 4
+
+
+def test_tasks_survive_the_file(tmp_path):
+    path = tmp_path / "tasks.msgpack"
+    tasks = corpus.workload_tasks(("gemm", (4, 16)), INFO)
+    corpus.save_tasks(path, tasks)
+    assert corpus.load_tasks(path) == tasks
+    path.write_bytes(path.read_bytes()[:-10])
+    with pytest.raises(BadInput, match="no file of tasks"):
+        corpus.load_tasks(path)
+    with pytest.raises(BadInput, match="cannot read"):
+        corpus.load_tasks(tmp_path / "none")

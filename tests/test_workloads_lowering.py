@@ -1,0 +1,151 @@
+"""Lowering: the numbers stay right, moves disappear, equal functions are one task."""
+
+import numpy as np
+import pytest
+import torch
+import tvm
+from torch import nn
+from tvm import relax
+from tvm.s_tir import meta_schedule as ms
+
+from tlmd.space.target import resolve, tvm_target
+from tlmd.workloads import lowering
+from tlmd.workloads.frontends import load_model
+from tlmd.workloads.torch_frontend import from_module
+
+INFO = resolve("native")
+TARGET = tvm_target(INFO)
+
+
+class Mixed(nn.Module):
+    """Every kind of convolution, normalised with random statistics; shortcuts and gates."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv2d(3, 16, 3, 2, 1, bias=False), self.norm(16), nn.ReLU())
+        self.grouped = nn.Sequential(nn.Conv2d(16, 16, 3, 1, 1, groups=4), self.norm(16))
+        self.depthwise = nn.Sequential(nn.Conv2d(16, 16, 3, 1, 1, groups=16), self.norm(16))
+        self.gate = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Conv2d(16, 16, 1), nn.Hardsigmoid())
+        self.before = self.norm(32)
+        self.up = nn.ConvTranspose2d(32, 8, 4, 2, 1, bias=False)
+        self.after = self.norm(8)
+
+    @staticmethod
+    def norm(channels):
+        norm = nn.BatchNorm2d(channels, eps=1e-3)
+        norm.running_mean.normal_()
+        norm.running_var.uniform_(0.5, 2)
+        nn.init.normal_(norm.weight)
+        nn.init.normal_(norm.bias)
+        return norm
+
+    def forward(self, x):
+        x = self.stem(x)
+        x = nn.functional.hardswish(x + self.grouped(x))
+        y = self.depthwise(x) * self.gate(x)
+        z = torch.relu(self.before(torch.cat([x, y], 1)))
+        return torch.tanh(self.after(self.up(z))), nn.functional.max_pool2d(z, 3, 2, 1)
+
+
+def run(source, lowered, database=None):
+    compiled = lowering.compile_model(lowered, TARGET, database)
+    inputs = source.random_inputs(1)
+    machine = relax.VirtualMachine(compiled.executable, tvm.cpu())
+    outputs = machine["main"](*map(tvm.runtime.tensor, inputs))
+    wanted = source.reference(*inputs)
+    assert len(outputs) == len(wanted)
+    for got, want in zip(outputs, wanted, strict=True):
+        got, want = got.numpy().astype("float64"), want.astype("float64")
+        assert np.abs(got - want).max() <= 1e-3 * np.abs(want).max()
+    return compiled
+
+
+@pytest.fixture(scope="module")
+def mixed():
+    torch.manual_seed(0)
+    source = from_module("mixed", Mixed().eval(), (torch.randn(2, 3, 32, 32),))
+    return source, lowering.lower(source.module, TARGET)
+
+
+def test_channels_last_gives_the_same_numbers(mixed):
+    compiled = run(*mixed)
+    assert compiled.functions_with_record == 0
+    assert len(compiled.missing) == compiled.functions
+
+
+def test_transposes_stay_at_the_borders(mixed):
+    names = [task.name for task in lowering.extract(mixed[1], INFO)]
+    # The images come in, each of the outputs goes out, and the transposed convolution is NCHW.
+    assert sum("transpose" in name.replace("conv2d_transpose", "") for name in names) <= 3
+    assert not any("batch_norm" in name or "sqrt" in name for name in names)
+
+
+def test_convolutions_are_channels_last(mixed):
+    blocks = [task.module for task in lowering.extract(mixed[1], INFO) if "conv2d" in task.name]
+    assert sum("conv2d_nhwc" in module for module in blocks) == 4
+
+
+@pytest.mark.parametrize("name", ["bert-tiny", "gemm-int8"])
+def test_zoo_numbers(name):
+    source = load_model(name)
+    run(source, lowering.lower(source.module, TARGET))
+
+
+def test_arithmetic_fuses_into_matmuls():
+    source = load_model("bert-tiny", ((2, 16),))
+    tasks = lowering.extract(lowering.lower(source.module, TARGET), INFO)
+    weights = {task.name: task.weight for task in tasks}
+    assert sum(weights.values()) <= 36
+    assert sum(w for name, w in weights.items() if "matmul" in name and "gelu" in name) == 2
+    # query, key and value of both layers are one task
+    assert max(weights.values()) == 6
+    assert all(task.flops > 0 for task in tasks if "matmul" in task.name)
+
+
+class Repeated(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(32, 32) for _ in range(3))
+        self.last = nn.Linear(32, 8)
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = torch.relu(layer(x))
+        return self.last(x)
+
+
+def test_weights_and_records():
+    torch.manual_seed(0)
+    source = from_module("repeated", Repeated().eval(), (torch.randn(4, 32),))
+    lowered = lowering.lower(source.module, TARGET)
+    tasks = lowering.extract(lowered, INFO)
+    assert sorted(task.weight for task in tasks) == [1, 3]
+    assert all(task.target == INFO for task in tasks)
+
+    database = ms.database.MemoryDatabase()
+    record(database, tasks[0])
+    compiled = run(source, lowered, database)
+    assert (compiled.functions, compiled.functions_with_record) == (2, 1)
+    assert compiled.missing == [tasks[1].name]
+
+
+def test_every_task_of_a_model_can_get_its_record(mixed):
+    source, lowered = mixed
+    database = ms.database.MemoryDatabase()
+    for task in lowering.extract(lowered, INFO):
+        record(database, task)
+    compiled = run(source, lowered, database)
+    assert compiled.functions_with_record == compiled.functions and not compiled.missing
+
+
+def record(database, task):
+    """Give the task a record whose schedule splits the first loop of its first block."""
+    module = tvm.ir.load_json(task.module)
+    schedule = tvm.s_tir.Schedule(module)
+    block = schedule.get_child_blocks(schedule.get_sblock("root"))[0]
+    schedule.split(schedule.get_loops(block)[0], [None, 2])
+    workload = database.commit_workload(module)
+    arguments = ms.arg_info.ArgInfo.from_prim_func(module["main"])
+    database.commit_tuning_record(
+        ms.database.TuningRecord(schedule.trace, workload, [1e-3], TARGET, arguments)
+    )
