@@ -76,8 +76,11 @@ def fit_ranker(
     tables = [generator.table(t, records[t.id]) for t in tasks if len(records[t.id]) >= 4]
     check = [t for i, t in enumerate(tables) if i % 5 == 0]
     rest = [t for i, t in enumerate(tables) if i % 5]
-    found = [_top_share(Ranker().fit(rest, seed=seed), table) for table in check] if rest else []
-    print(f"ranker: its first pick reaches {np.mean(found):.2f} of the best on unseen tasks")
+    trial = Ranker().fit(rest, seed=seed)
+    found = [_top_share(trial, table) for table in check]
+    if found:
+        share = np.mean(found)
+        print(f"ranker: its first pick reaches {share:.2f} of the best on unseen tasks", flush=True)
     return Ranker().fit(tables, seed=seed)
 
 

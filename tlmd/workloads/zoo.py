@@ -36,6 +36,11 @@ class ZooEntry:
     arguments: tuple[Any, ...] = ()
     sized: int | None = None
 
+    @property
+    def tasks(self) -> int:
+        """How many tasks the network has at its default shape on a CPU."""
+        return _TASKS[self.name]
+
     def make(self, input_shape: Shape | None = None) -> tuple[Any, tuple[Any, ...]]:
         """The torch module in eval mode and its example inputs, a tuple of one tensor.
 
@@ -169,6 +174,38 @@ _ENTRIES = (
     _gemm("gemm-int8", "gemm_int8", "int8"),
     _gemm("gemm-bf16", "gemm_bfloat16", "bfloat16"),
 )
+
+# Counted once, because lowering all of them takes minutes; a test counts the small ones again.
+_TASKS = {
+    "bert-tiny": 14,
+    "bert-mini": 14,
+    "bert-small": 14,
+    "bert-medium": 14,
+    "bert-base": 14,
+    "bert-large": 14,
+    "gpt2": 15,
+    "llama": 18,
+    "vit-s16": 14,
+    "vit-b16": 14,
+    "resnet18": 19,
+    "resnet34": 19,
+    "resnet50": 28,
+    "resnext50": 28,
+    "wide-resnet50": 28,
+    "regnet": 26,
+    "convnext": 26,
+    "resnet3d18": 18,
+    "densenet121": 189,
+    "vgg16": 20,
+    "inception-v3": 62,
+    "mobilenet-v2": 33,
+    "mobilenet-v3": 54,
+    "efficientnet-lite": 35,
+    "dcgan": 5,
+    "gemm": 4,
+    "gemm-int8": 4,
+    "gemm-bf16": 4,
+}
 
 
 def zoo() -> dict[str, ZooEntry]:
