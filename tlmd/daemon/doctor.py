@@ -172,7 +172,7 @@ def processor(patient: Patient) -> Iterator[Check]:
 
     cores, target = patient.slot()
     yield Check(
-        "cpu", OK, f"{targets._cpu_model()}: {target.isa}, {target.vector_bits}-bit vectors"
+        "cpu", OK, f"{targets.cpu_model()}: {target.isa}, {target.vector_bits}-bit vectors"
     )
     threads = len(os.sched_getaffinity(0))
     smt = _read(_SYSFS / "smt/active")

@@ -68,7 +68,7 @@ def _describe(target: Any) -> TargetInfo:
     l1, l2, l3 = _caches()
     cores = int(config.get("num-cores", 1))
     spec = json.dumps(config, sort_keys=True, separators=(",", ":"))
-    fingerprint = content_hash((spec, _cpu_model(), l1, l2, l3, cores))[:16]
+    fingerprint = content_hash((spec, cpu_model(), l1, l2, l3, cores))[:16]
     return TargetInfo(spec, "cpu", arch, isa, bits, cores, l1, l2, l3, fingerprint)
 
 
@@ -130,7 +130,8 @@ def _caches() -> tuple[int, int, int]:
     return sizes[1], sizes[2], sizes[3]
 
 
-def _cpu_model() -> str:
+def cpu_model() -> str:
+    """The name the system gives its CPU."""
     try:
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):

@@ -1,0 +1,93 @@
+"""What every benchmark prints and writes: the machine, the commit, a table, JSON."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import platform
+import subprocess
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+Row = dict[str, Any]
+
+
+def parser(description: str | None) -> argparse.ArgumentParser:
+    """A parser with the options that all benchmarks have."""
+    found = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    found.add_argument("--json", type=Path, metavar="FILE", help="write the figures here")
+    found.add_argument("--checkpoint", type=Path, metavar="DIR", help="a TLM; default: shipped")
+    found.add_argument(
+        "--untrained", action="store_true", help="random weights where there is no checkpoint"
+    )
+    found.add_argument("--seed", type=int, default=0)
+    return found
+
+
+def machine() -> Row:
+    """CPU model, usable cores, load and commit; read before the benchmark loads the machine."""
+    return {
+        "cpu": _cpu(),
+        "cores": len(os.sched_getaffinity(0)),
+        "load": round(os.getloadavg()[0], 1),
+        "python": platform.python_version(),
+        "commit": _commit(),
+    }
+
+
+def show(title: str, rows: Iterable[Row]) -> None:
+    """Print rows of equal keys as a table."""
+    rows = list(rows)
+    table = Table(title=title, title_justify="left")
+    for name in rows[0]:
+        table.add_column(name, justify="left" if isinstance(rows[0][name], str) else "right")
+    for row in rows:
+        table.add_row(*(_text(value) for value in row.values()))
+    Console(width=140).print(table)
+
+
+def finish(result: Row, path: Path | None) -> None:
+    """Print the machine and the headline of `result`, and write all of it."""
+    here = result["machine"]
+    print(f"{here['cpu']}, {here['cores']} cores, load {here['load']}, commit {here['commit']}")
+    print(f"ratio {result['ratio']:.2f} ({result['meaning']})")
+    if path is not None:
+        path.write_text(json.dumps(result, indent=1) + "\n")
+
+
+def geometric_mean(values: Iterable[float]) -> float:
+    """Of positive numbers."""
+    values = list(values)
+    return math.exp(sum(map(math.log, values)) / len(values))
+
+
+def _text(value: Any) -> str:
+    return (
+        f"{value:.3g}"
+        if isinstance(value, float) and value < 100
+        else (f"{value:.0f}" if isinstance(value, float) else str(value))
+    )
+
+
+def _cpu() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.processor() or platform.machine())
+
+
+def _commit() -> str:
+    """The commit of the source, with a plus where files were changed since."""
+    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty=+"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return done.stdout.strip() or "unknown"

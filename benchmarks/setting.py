@@ -1,0 +1,69 @@
+"""The tasks of the benchmarks, the checkpoint they use, and the cores they stay on."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+import tvm
+from tvm import te, topi
+
+from tlmd.errors import BadInput
+from tlmd.model import checkpoint as checkpoints
+from tlmd.model import network
+from tlmd.model.checkpoint import Checkpoint
+from tlmd.model.ranker import Ranker
+from tlmd.types import TargetInfo, Task
+from tlmd.workloads.identity import task_id
+
+
+def tasks(target: TargetInfo) -> list[Task]:
+    """A dense layer, a convolution and a softmax, as they occur in BERT and ResNet."""
+    return [
+        _task("gemm 128x768x768 + relu", _gemm(128, 768, 768), target),
+        _task("conv2d 56x56x64x64 3x3", _convolution(56, 64, 3), target),
+        _task("softmax 1536x128", _softmax(1536, 128), target),
+    ]
+
+
+def load(directory: Path | None, untrained: bool) -> Checkpoint:
+    """The checkpoint to use; `untrained` allows random weights where there is none."""
+    try:
+        return checkpoints.load(directory or checkpoints.SHIPPED)
+    except BadInput:
+        if not untrained or directory is not None:
+            raise
+        return Checkpoint(0, "nano", network.create("nano"), Ranker())
+
+
+def pin(cores: tuple[int, ...]) -> None:
+    """Keep this process and what it starts on `cores`; call it before threads are started."""
+    os.sched_setaffinity(0, cores)
+    torch.set_num_threads(len(cores))
+
+
+def _task(name: str, arguments: list[Any], target: TargetInfo) -> Task:
+    module = tvm.IRModule({"main": te.create_prim_func(arguments)})
+    flops = float(tvm.s_tir.analysis.estimate_tir_flops(module))
+    return Task(task_id(module), name, 1, flops, tvm.ir.save_json(module), target)
+
+
+def _gemm(rows: int, columns: int, depth: int) -> list[Any]:
+    a = te.placeholder((rows, depth), name="a")
+    b = te.placeholder((depth, columns), name="b")
+    k = te.reduce_axis((0, depth), name="k")
+    c = te.compute((rows, columns), lambda i, j: te.sum(a[i, k] * b[k, j], axis=k), name="c")
+    return [a, b, topi.nn.relu(c)]
+
+
+def _convolution(size: int, channels: int, kernel: int) -> list[Any]:
+    x = te.placeholder((1, size, size, channels), name="x")
+    w = te.placeholder((kernel, kernel, channels, channels), name="w")
+    return [x, w, topi.nn.conv2d_nhwc(x, w, 1, kernel // 2, 1)]
+
+
+def _softmax(rows: int, columns: int) -> list[Any]:
+    x = te.placeholder((rows, columns), name="x")
+    return [x, topi.nn.softmax(x, axis=-1)]
