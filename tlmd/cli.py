@@ -9,10 +9,10 @@ import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from tlmd import __version__
-from tlmd.errors import TlmdError
+from tlmd.errors import BadInput, TlmdError
 
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}
 _EPILOG = """\
@@ -38,8 +38,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
 
 
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line, as everything else does; commands are parsers like it."""
+
+    def error(self, message: str) -> NoReturn:
+        raise BadInput(f"{message}; see `{self.prog} --help`")
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="tlmd",
         description="Make deep-learning models fast on the hardware in front of you.",
         epilog=_EPILOG,
@@ -48,6 +55,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"tlmd {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     _add_tune(commands)
+    _add_records(commands)
     _add_zoo(commands)
     _add_doctor(commands)
     return parser
@@ -60,7 +68,12 @@ def _common(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_tune(commands: Any) -> None:
-    tune = commands.add_parser("tune", help="tune one model from end to end", epilog=_EPILOG)
+    tune = commands.add_parser(
+        "tune",
+        help="tune one model from end to end",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     tune.add_argument("model", metavar="MODEL")
     tune.add_argument(
         "--input-shape",
@@ -100,6 +113,44 @@ def _tune(options: argparse.Namespace) -> int:
     )
 
 
+def _add_records(commands: Any) -> None:
+    records = commands.add_parser("records", help="import and export what was measured")
+    actions = records.add_subparsers(metavar="ACTION", required=True, dest="action")
+    kind = "a directory with a MetaSchedule database, or a data set file .msgpack"
+    for name, text in (("import", "add records to the store"), ("export", "write them out")):
+        action = actions.add_parser(name, help=text)
+        action.add_argument("path", metavar="PATH", type=Path, help=kind)
+        if name == "import":
+            action.add_argument("--target", default="native", help="what the records are of")
+        _common(action)
+        action.set_defaults(run=_records)
+
+
+def _records(options: argparse.Namespace) -> int:
+    from tlmd import config as configuration
+
+    config = configuration.load(options.config)
+    from tlmd.daemon.silence import silenced
+    from tlmd.daemon.state import default_state_dir, make_state_dir
+    from tlmd.measure.cores import plan_cores
+
+    cores = plan_cores(run=config.measure.run_cores or None)
+    state = make_state_dir(options.state_dir or default_state_dir())
+    with silenced(state / "logs" / "records.log"):
+        from tlmd.daemon import interchange
+
+        if options.action == "import":
+            counts = interchange.import_records(options.path, options.target, len(cores.run), state)
+        else:
+            counts = interchange.export_records(options.path, state)
+    if options.json:
+        print(json.dumps(counts))
+        return 0
+    skipped = f", {counts['skipped']} skipped" if counts.get("skipped") else ""
+    print(f"{options.action}ed {counts['records']} records of {counts['tasks']} tasks{skipped}")
+    return 0
+
+
 def _add_zoo(commands: Any) -> None:
     zoo = commands.add_parser("zoo", help="list the networks tlmd can build by name")
     zoo.add_argument("--json", action="store_true", help="print JSON instead of text")
@@ -109,7 +160,7 @@ def _add_zoo(commands: Any) -> None:
 def _zoo(options: argparse.Namespace) -> int:
     from tlmd.workloads.zoo import zoo
 
-    entries = [
+    entries: list[dict[str, Any]] = [
         {"name": e.name, "input_shape": list(e.shape), "dtype": e.dtype, "tasks": e.tasks}
         for e in zoo().values()
     ]

@@ -171,9 +171,7 @@ def processor(patient: Patient) -> Iterator[Check]:
     from tlmd.space import target as targets
 
     cores, target = patient.slot()
-    yield Check(
-        "cpu", OK, f"{targets.cpu_model()}: {target.isa}, {target.vector_bits}-bit vectors"
-    )
+    yield Check("cpu", OK, f"{targets.cpu_model()}: {target.isa}, {target.vector_bits}-bit vectors")
     threads = len(os.sched_getaffinity(0))
     smt = _read(_SYSFS / "smt/active")
     siblings = {"1": "on", "0": "off"}.get(smt, "unknown")

@@ -79,7 +79,8 @@ class Result:
             "best_us": _micro(row.seconds),
             "trials": row.trials,
             "peak_fraction": None if share is None else round(share, 4),
-            "verified": row.record is not None,
+            # The default schedule is what the others are verified against.
+            "verified": row.record is not None or math.isfinite(row.untuned),
             "version": row.record.version if row.record else None,
         }
 
@@ -110,6 +111,13 @@ def write(out: Path, document: dict[str, Any], pytorch_ms: float | None) -> None
 def gflops(task: dict[str, Any]) -> float:
     """GFLOP/s of a task of the summary."""
     return float(task["flops"] / task["best_us"] / 1e3) if task["best_us"] else 0.0
+
+
+def verdict(task: dict[str, Any]) -> str:
+    """What the reports say of a task's program: verified, TVM's default schedule, or failed."""
+    if not task["verified"]:
+        return "failed"
+    return "default" if task["version"] is None else "yes"
 
 
 def speed_up(task: dict[str, Any]) -> float:
@@ -167,6 +175,6 @@ def _row(task: dict[str, Any]) -> str:
         f"{gflops(task):.1f}",
         bar if share is not None else "?",
         str(task["trials"]),
-        "yes" if task["verified"] else "default",
+        verdict(task),
     ]
     return "<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>"

@@ -19,6 +19,7 @@ from typing import Any
 
 from tlmd.config import Config
 from tlmd.daemon import summary
+from tlmd.daemon.state import make_state_dir
 from tlmd.errors import BadInput, Failed
 from tlmd.generate.generator import Generator, Policy, Proposal
 from tlmd.measure.client import Job, Measurer
@@ -68,6 +69,7 @@ class Display:
 
     stage: Callable[[str], None] = field(default=lambda text: None)
     progress: Callable[[Progress], None] = field(default=lambda progress: None)
+    stopping: Callable[[], None] = field(default=lambda: None)
 
 
 class MeasuringDevice:
@@ -98,8 +100,10 @@ def run(request: Request, config: Config, display: Display | None = None) -> Tun
     begin = time.monotonic()
     cores = plan_cores(run=config.measure.run_cores or None)
     target = targets.resolve(request.target, len(cores.run))
+    frontends.check(request.model)
     _check_out(request.out)
-    with RecordStore(_state(request) / "records.sqlite") as store, _yielding(cores):
+    state = make_state_dir(request.state_dir)
+    with RecordStore(state / "records.sqlite") as store, _yielding(cores):
         with _measurer(request, config, target, cores) as (measurer, started):
             display.stage("loading the model")
             source = frontends.load_model(request.model, request.input_shapes)
@@ -113,7 +117,7 @@ def run(request: Request, config: Config, display: Display | None = None) -> Tun
             generator = _generator(config)
             started.result()
             display.stage("measuring")
-            with _stoppable() as stop:
+            with _stoppable(display) as stop:
                 tuning = _tuning(tasks, store, generator, measurer, config, display)
                 tuning.stop = stop.is_set
                 if request.time_budget is not None:
@@ -136,16 +140,6 @@ def run(request: Request, config: Config, display: Display | None = None) -> Tun
         if request.out is not None:
             summary.write(request.out, document, times.pytorch_ms)
         return TuneResult(document, request.out, times.pytorch_ms, False)
-
-
-def _state(request: Request) -> Path:
-    try:
-        request.state_dir.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise BadInput(
-            f"cannot use state directory {request.state_dir}: {error.strerror}"
-        ) from error
-    return request.state_dir
 
 
 def _check_out(out: Path | None) -> None:
@@ -194,12 +188,15 @@ def _measurer(
         repeats=m.repeats,
     )
     measurer = Measurer(target, cores, request.state_dir / "references", limits, m.builders, m.lend)
-    with ThreadPoolExecutor(1, "measure") as pool:
-        started = pool.submit(measurer.start)
-        try:
-            yield measurer, started
-        finally:
-            measurer.close()
+    try:
+        with ThreadPoolExecutor(1, "measure") as pool:
+            started = pool.submit(measurer.start)
+            try:
+                yield measurer, started
+            finally:
+                measurer.close()  # ends a start that is still going on
+    finally:
+        measurer.close()
 
 
 def _generator(config: Config) -> Generator:
@@ -232,7 +229,7 @@ def _tuning(
 
 
 @contextmanager
-def _stoppable() -> Iterator[threading.Event]:
+def _stoppable(display: Display) -> Iterator[threading.Event]:
     """An event that SIGINT and SIGTERM set once; the second signal acts as it would have."""
     stop = threading.Event()
     if threading.current_thread() is not threading.main_thread():
@@ -242,6 +239,7 @@ def _stoppable() -> Iterator[threading.Event]:
 
     def handle(number: int, _frame: Any) -> None:
         stop.set()
+        display.stopping()
         signal.signal(number, before[signal.Signals(number)])
 
     for number in before:
@@ -275,6 +273,7 @@ def _finish(
                 else metaschedule.UNSCHEDULED
             )
             metaschedule.commit(database, row.task, trace, row.seconds, target)
+        metaschedule.check_written(out)
         compiled = lowering.compile_model(lowered, target, database)
         if compiled.missing:
             raise Failed(f"records were not applied to {', '.join(compiled.missing[:5])}")

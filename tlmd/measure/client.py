@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -76,6 +77,7 @@ class Measurer:
         self._cache = Path(cache_dir).absolute()
         self._cache.mkdir(parents=True, exist_ok=True)
         self._server: Connection | None = None
+        self._closing = threading.Event()
         self._reference_s = 0.0
         self._tickets = 0
         self._flights: dict[int, _Flight] = {}
@@ -106,6 +108,7 @@ class Measurer:
     def start(self) -> None:
         """Start the server (about 3 s); without it the first job does. Raises `Failed`."""
         if self._server is None:
+            self._closing.clear()
             self._launch()
 
     def baseline(self, task: Task) -> Baseline:
@@ -151,7 +154,11 @@ class Measurer:
             self._abandon(mine)
 
     def close(self) -> None:
-        """End the server and whatever it runs; harmless when called again."""
+        """End the server and whatever it runs; harmless when called again.
+
+        From another thread it ends a `start` that is still going on, which then raises `Failed`.
+        """
+        self._closing.set()
         if self._server is not None:
             self._server.close()
             self._server = None
@@ -255,6 +262,6 @@ class Measurer:
         cache, run, build = str(self._cache), self.cores.run, self.cores.build
         setup = Setup(self.target, run, build, cache, self.limits, self._reference_s, self._lend)
         self._loaded.clear()
-        self._server = Connection(setup)
+        self._server = Connection(setup, self._closing)
         # Kept over restarts, so that drift always compares with the same moment.
         self._reference_s = self._server.reference_s

@@ -8,6 +8,7 @@ import select
 import socket
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -18,15 +19,16 @@ from tlmd.wire import WireError
 
 _START_S = 120.0
 _CLOSE_S = 5.0
+_STOP_S = 0.1  # between two looks whether to give up waiting
 
 
 class Connection:
     """A running server and the socket to it; the server ends when the socket does.
 
-    Raises `Failed` when the server does not start (about 3 s).
+    Raises `Failed` when the server does not start (about 3 s) or `stop` is set meanwhile.
     """
 
-    def __init__(self, setup: Setup) -> None:
+    def __init__(self, setup: Setup, stop: threading.Event | None = None) -> None:
         slot = "-".join(map(str, setup.run))
         log_path = Path(setup.cache_dir) / f"server-{slot}.log"
         self._inbox = Inbox()
@@ -43,12 +45,21 @@ class Connection:
             )
         with contextlib.suppress(OSError):
             self.send(setup)
-        ready = self.receive(_START_S)
+        ready = self._await_ready(stop or threading.Event())
         if not isinstance(ready, Ready) or ready.error:
             code = self.kill()
             reason = ready.error if isinstance(ready, Ready) else f"exit code {code}"
             raise Failed(f"the measuring server did not start ({reason}); see {log_path}")
         self.reference_s = ready.reference_s
+
+    def _await_ready(self, stop: threading.Event) -> Any:
+        deadline = time.monotonic() + _START_S
+        poll = select.poll()
+        poll.register(self._socket.fileno(), select.POLLIN)
+        while not stop.is_set() and time.monotonic() < deadline:
+            if poll.poll(_STOP_S * 1000):
+                return self.receive(deadline - time.monotonic())
+        return None
 
     @property
     def pid(self) -> int:

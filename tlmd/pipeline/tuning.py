@@ -19,6 +19,8 @@ from typing import Any, Protocol
 
 from tlmd.types import Baseline, Candidate, Outcome, Record, Status, Task
 
+_BARREN = 4  # turns without a program, all refused, before a task is given up
+
 
 class Proposal(Protocol):
     """A candidate worth measuring."""
@@ -68,11 +70,12 @@ class TaskState:
     records: list[Record]
     baseline: Baseline | None = None
     exhausted: bool = False
+    barren: int = 0  # turns in a row without a program to measure
 
     @property
     def trials(self) -> int:
-        """Programs that were really tried on the device."""
-        return sum(r.outcome.status is not Status.INVALID for r in self.records)
+        """Programs that were really tried on this device; imported records do not count."""
+        return sum(r.outcome.status is not Status.INVALID and r.batch >= 0 for r in self.records)
 
     @property
     def best(self) -> Record | None:
@@ -132,13 +135,13 @@ class Tuning:
             ahead: Future[Any] | None = None
             turn: TaskState | None = None
             for following in self._turns():
+                if self._over():
+                    return  # what is written but not yet measured is given up
                 written = pool.submit(self._write, following)
                 if ahead is not None and turn is not None:
                     self._measure(turn, ahead.result())
                 ahead, turn = written, following
-                if self._over():
-                    break
-            if ahead is not None and turn is not None:
+            if ahead is not None and turn is not None and not self._over():
                 self._measure(turn, ahead.result())
 
     def _turns(self) -> Iterator[TaskState]:
@@ -163,7 +166,8 @@ class Tuning:
         """Runs beside the measuring of the batch before, on what is known by now."""
         self.writer.learn([(s.task, list(s.records)) for s in self.states if s.trials > 1])
         count = max(1, min(self.batch, self.trials - state.trials))
-        return self.writer.write(state.task, count, list(state.records))
+        # What was only imported may be written again: it has to be verified here.
+        return self.writer.write(state.task, count, [r for r in state.records if r.batch >= 0])
 
     def _measure(self, state: TaskState, written: tuple[list[Any], list[Record]]) -> None:
         proposals, refused = written
@@ -172,7 +176,9 @@ class Tuning:
         self._keep(state, refused)
         if state.baseline is None:
             state.baseline = self._baseline(state.task)
-        state.exhausted = not proposals and not refused
+        state.barren = 0 if proposals else state.barren + 1
+        # A large space of which TVM refuses everything must not keep the job from ending.
+        state.exhausted = state.barren > (_BARREN if refused else 0)
         self._number += 1
         incumbent = state.best.outcome.seconds if state.best else None
         fresh = self._fresh(state, proposals)
@@ -183,8 +189,9 @@ class Tuning:
 
     def _fresh(self, state: TaskState, proposals: list[Any]) -> list[Any]:
         """Drop what the batch before, unknown to the writer, has measured meanwhile."""
-        ids = {r.candidate.id for r in state.records}
-        hashes = {r.module_hash for r in state.records if r.module_hash}
+        own = [r for r in state.records if r.batch >= 0]
+        ids = {r.candidate.id for r in own}
+        hashes = {r.module_hash for r in own if r.module_hash}
         fresh = [p for p in proposals if p.candidate.id not in ids and p.module_hash not in hashes]
         return fresh[: self.trials - state.trials]
 

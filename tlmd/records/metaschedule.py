@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +13,11 @@ import tvm
 from tvm.s_tir import Schedule, Trace
 from tvm.s_tir import meta_schedule as ms
 
-from tlmd.errors import BadInput
+from tlmd.errors import BadInput, Failed
 from tlmd.types import Task
 
 WORKLOADS, RECORDS = "database_workload.json", "database_tuning_record.json"
+_FAILED_S = 1e9  # MetaSchedule writes 1e10 seconds for what could not be built or run
 # TVM ignores a record whose trace is empty; looking at the root block changes nothing.
 UNSCHEDULED = '[[["GetSBlock",[],["root","main"],["b0"]]],[]]'
 
@@ -42,21 +45,65 @@ def commit(database: Any, task: Task, trace: str, seconds: float, target: Any) -
         from tlmd.space.schedule import finish
 
         finish(schedule, task.target)
+    seconds = seconds if math.isfinite(seconds) else _FAILED_S * 10
     record = ms.database.TuningRecord(schedule.trace, workload, [seconds], target, arguments)
     database.commit_tuning_record(record)
 
 
-def read(directory: Path) -> Iterator[tuple[Any, Any, list[float]]]:
-    """Every record of a database as ``(module, trace, seconds)``; raises `BadInput` if damaged."""
+def check_written(directory: Path) -> None:
+    """Raise `Failed` where a database just written is not whole: TVM ignores a full disk."""
+    try:
+        _check(directory)
+    except BadInput as error:
+        raise Failed(f"cannot write the database to {directory}; free some disk") from error
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One record of a database: TVM's module, trace and target; seconds are None for a failure."""
+
+    module: Any
+    trace: Any
+    seconds: float | None
+    target: Any
+
+
+def read(directory: Path) -> Iterator[Entry]:
+    """Every record of a database; raises `BadInput` if it is damaged or there is none."""
     for name in (WORKLOADS, RECORDS):
         if not (directory / name).is_file():
             raise BadInput(f"{directory} holds no MetaSchedule database ({name} is missing)")
+    _check(directory)
     try:
         database = ms.database.JSONDatabase(work_dir=str(directory), module_equality="structural")
         records: Iterable[Any] = list(database.get_all_tuning_records())
-    except (RuntimeError, ValueError) as error:
-        reason = str(error).strip().splitlines()[-1][:160]
-        raise BadInput(f"the database in {directory} is damaged: {reason}") from error
+    except Exception as error:  # TVM raises several kinds, all mean the same here
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        raise BadInput(_damaged(directory, lines[-1][:160])) from error
     for record in records:
-        seconds = [float(s) for s in record.run_secs or ()]
-        yield record.workload.mod, record.trace, seconds
+        samples = [float(s) for s in record.run_secs or ()]
+        best = min(samples, default=_FAILED_S)
+        seconds = best if 0 < best < _FAILED_S else None
+        yield Entry(record.workload.mod, record.trace, seconds, record.target)
+
+
+def _check(directory: Path) -> None:
+    """Find out about damage that TVM itself does not survive."""
+    for name in (WORKLOADS, RECORDS):
+        try:
+            lines = (directory / name).read_text().splitlines()
+        except OSError as error:
+            raise BadInput(f"cannot read {directory / name}: {error.strerror}") from error
+        except UnicodeDecodeError as error:
+            raise BadInput(_damaged(directory, f"{name} is not text")) from error
+        for number, line in enumerate(lines, 1):
+            try:
+                whole = isinstance(row := json.loads(line), list) and len(row) == 2
+            except ValueError:
+                whole = False
+            if not whole:
+                raise BadInput(_damaged(directory, f"line {number} of {name}"))
+
+
+def _damaged(directory: Path, reason: str) -> str:
+    return f"the database in {directory} is damaged ({reason}); restore a copy"

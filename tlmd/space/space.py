@@ -107,6 +107,10 @@ class TaskSpace:
             decisions = [(i - (i > dropped), d) for i, d in decisions]
         return json.dumps([insts, decisions], separators=(",", ":"))
 
+    def trace(self, sketch: int) -> Any:
+        """The TVM trace of a sketch, with the decisions that were sampled when it was made."""
+        return self._traces[sketch]
+
     def locations(self, sketch: int, before: tuple[Decision, ...]) -> tuple[int, ...]:
         """The legal compute locations of slot ``len(before)``, given the decisions before it.
 

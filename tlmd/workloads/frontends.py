@@ -22,20 +22,26 @@ def load_model(spec: str, input_shapes: Shapes | None = None) -> SourceModel:
 
     `input_shapes` has one shape per input; None keeps the model's own. Raises `BadInput`.
     """
+    check(spec)
     if spec.endswith((".onnx", ".pt2")):
         path = Path(spec).expanduser()
-        if not path.is_file():
-            raise BadInput(f"no such file: {spec}; give the path of an existing model")
         if path.suffix == ".onnx":
             return onnx_frontend.load_onnx(path, input_shapes)
         return torch_frontend.load_pt2(path, input_shapes)
     if ":" in spec:
         return torch_frontend.load_factory(spec, input_shapes)
-    if spec in zoo():
-        shape = _single(spec, input_shapes)
-        module, example = zoo()[spec].make(shape)
-        return torch_frontend.from_module(spec, module, example)
-    raise BadInput(_unknown(spec))
+    shape = _single(spec, input_shapes)
+    module, example = zoo()[spec].make(shape)
+    return torch_frontend.from_module(spec, module, example)
+
+
+def check(spec: str) -> None:
+    """Raise `BadInput` at once for a file that is missing and a name that nobody knows."""
+    if spec.endswith((".onnx", ".pt2")):
+        if not Path(spec).expanduser().is_file():
+            raise BadInput(f"no such file: {spec}; give the path of an existing model")
+    elif ":" not in spec and spec not in zoo():
+        raise BadInput(_unknown(spec))
 
 
 def _unknown(spec: str) -> str:

@@ -135,9 +135,13 @@ def extract(lowered: IRModule, target_info: TargetInfo) -> list[Task]:
         key = task_id(module)
         if key in tasks:
             calls += tasks[key].weight
-        flops, text = _flops(module), str(tvm.ir.save_json(module))
-        tasks[key] = Task(key, str(var.name_hint), calls, flops, text, target_info)
+        tasks[key] = as_task(key, module, str(var.name_hint), calls, target_info)
     return list(tasks.values())
+
+
+def as_task(key: str, module: IRModule, name: str, weight: int, target_info: TargetInfo) -> Task:
+    """The task of a TensorIR module with one function `main`; `key` is its `task_id`."""
+    return Task(key, name, weight, _flops(module), str(tvm.ir.save_json(module)), target_info)
 
 
 def tuning_module(func: Any) -> IRModule:

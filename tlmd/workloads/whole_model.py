@@ -7,7 +7,9 @@ runs the untuned and the tuned model and PyTorch in turns and prints one line of
 from __future__ import annotations
 
 import json
+import math
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -58,6 +60,8 @@ if __name__ == "__main__":
     main()
 '''
 
+_FULL_BYTES = 1 << 20  # with less, a linker that fails has run out of disk
+
 
 @dataclass(frozen=True)
 class WholeModelTimes:
@@ -83,6 +87,8 @@ def export(executable: Any, directory: Path, inputs: tuple[Any, ...]) -> Path:
     except OSError as error:
         raise Failed(f"cannot write {library}: {error.strerror or error}") from error
     except RuntimeError as error:
+        if "No space left" in str(error) or shutil.disk_usage(directory).free < _FULL_BYTES:
+            raise Failed(f"no space left to write {library}; free some disk") from error
         reason = str(error).strip().splitlines()[-1][:200]
         raise Failed(f"linking {library} failed: {reason}; is gcc installed?") from error
     return library
@@ -109,10 +115,9 @@ def measure(
     }
     path = scratch / "plan.json"
     path.write_text(json.dumps(plan))
-    threads = str(len(run_cores))
     done = subprocess.run(
         [sys.executable, "-m", "tlmd.workloads.whole_model", str(path)],
-        env={**os.environ, "TVM_NUM_THREADS": threads, "OMP_NUM_THREADS": threads},
+        env=_environment(len(run_cores)),
         capture_output=True,
         text=True,
         check=False,
@@ -121,7 +126,22 @@ def measure(
     if done.returncode or not lines:
         reason = (done.stderr.strip().splitlines() or ["no output"])[-1][:200]
         raise Failed(f"timing the whole model failed (exit {done.returncode}): {reason}")
-    return WholeModelTimes(**json.loads(lines[-1]))
+    times = WholeModelTimes(**json.loads(lines[-1]))
+    if not math.isfinite(times.max_abs_err):
+        raise Failed("the tuned model's outputs are not those of the original; nothing to export")
+    return times
+
+
+def _environment(threads: int) -> dict[str, str]:
+    root = str(Path(__file__).parents[2])
+    return {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH", "")))),
+        "TVM_NUM_THREADS": str(threads),
+        "OMP_NUM_THREADS": str(threads),
+        # TVM would pin its threads to core numbers of its own; they inherit ours instead.
+        "TVM_BIND_THREADS": "0",
+    }
 
 
 def _main(plan_path: str) -> None:
@@ -196,11 +216,17 @@ def _original(
 
 
 def _largest_error(actual: list[np.ndarray], expected: list[np.ndarray]) -> float:
-    errors = [
-        np.abs(a.astype(np.float64) - e.astype(np.float64)).max(initial=0.0)
-        for a, e in zip(actual, expected, strict=True)
-    ]
-    return float(max(errors, default=0.0))
+    """Over all outputs; infinite where one is not finite and the other is something else."""
+    pairs = zip(actual, expected, strict=True)
+    return max((_error(a.astype(np.float64), e.astype(np.float64)) for a, e in pairs), default=0.0)
+
+
+def _error(actual: np.ndarray, expected: np.ndarray) -> float:
+    with np.errstate(invalid="ignore"):
+        distance = np.abs(actual - expected)
+    same = (actual == expected) | (np.isnan(actual) & np.isnan(expected))
+    distance = np.where(same, 0.0, np.where(np.isnan(distance), np.inf, distance))
+    return float(distance.max(initial=0.0))
 
 
 if __name__ == "__main__":

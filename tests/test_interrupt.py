@@ -1,0 +1,115 @@
+"""Stopping and killing `tlmd tune`: everything measured is kept, nothing is left running."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tlmd
+from tests import endtoend
+
+TRIALS = 40  # more than are done before the signal comes
+
+
+@pytest.fixture(scope="module", autouse=True)
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        path = endtoend.save_checkpoint(tmp_path_factory.mktemp("checkpoint") / "tlm")
+        patch.setenv("TLMD_GENERATE__CHECKPOINT", str(path))
+        yield
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[[], subprocess.Popen[str]]]:
+    """Starts the same job, each time in a process group of its own, as a shell would."""
+    started: list[subprocess.Popen[str]] = []
+
+    def begin() -> subprocess.Popen[str]:
+        flags = ("--trials", TRIALS, "--state-dir", tmp_path / "state")
+        process = subprocess.Popen(
+            endtoend.command("tune", endtoend.LONG, *flags),
+            cwd=endtoend.ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        started.append(process)
+        return process
+
+    yield begin
+    for process in started:
+        if endtoend.children(process.pid):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+
+
+def wait_for(condition: Callable[[], Any], seconds: float, what: str) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"no {what} within {seconds} s"
+        time.sleep(0.1)
+
+
+def measured(process: subprocess.Popen[str], state: Path, count: int) -> None:
+    """Wait until `count` candidates of the running job are in the store."""
+
+    def enough() -> bool:
+        assert process.poll() is None, process.communicate()[1]
+        return len(endtoend.candidates(state)) >= count
+
+    wait_for(enough, 120, f"{count} records")
+
+
+def test_interrupted_and_killed_jobs_continue(start: Any, tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    first = start()
+    measured(first, state, 3)
+
+    second = endtoend.run("tune", endtoend.LONG, "--state-dir", state)
+    assert (second.returncode, second.stdout) == (1, "")
+    assert second.stderr.splitlines() == [
+        f"tlmd: the state directory {state} is in use by pid {first.pid}"
+    ]
+
+    os.killpg(first.pid, signal.SIGINT)  # as Ctrl-C on a terminal does, to all of the group
+    _, stderr = first.communicate(timeout=60)
+    assert first.returncode == 1
+    *progress, line = stderr.splitlines()
+    assert all(p.startswith("tlmd: ") and "measured" in p for p in progress)
+    assert line == "tlmd: stopped; everything measured is kept, the same command continues"
+    wait_for(lambda: not endtoend.children(first.pid), 10, "end of all processes")
+    kept = endtoend.candidates(state)
+    assert len(kept) >= 3
+
+    killed = start()
+    measured(killed, state, len(kept) + 2)
+    killed.kill()
+    killed.communicate()
+    wait_for(lambda: not endtoend.children(killed.pid), 20, "end of all processes")
+    assert endtoend.candidates(state)[: len(kept)] == kept
+
+    kept = endtoend.candidates(state)
+    result = tlmd.tune(endtoend.LONG, state_dir=state, trials=TRIALS, time_budget=0.5)
+    after = endtoend.candidates(state)
+    assert after[: len(kept)] == kept and len(set(after)) == len(after)
+    assert result.summary["measured"] == len(after) and result.summary["e2e"] is not None
+
+
+def test_a_termination_while_loading_leaves_nothing(start: Any, tmp_path: Path) -> None:
+    process = start()
+    log = tmp_path / "state" / "logs" / "tune.log"
+    wait_for(lambda: len(endtoend.children(process.pid)) > 1, 60, "measuring server")
+    process.send_signal(signal.SIGTERM)
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert [line[:6] for line in stderr.splitlines()] == ["tlmd: "], stderr
+    assert log.exists()
+    wait_for(lambda: not endtoend.children(process.pid), 20, "end of all processes")

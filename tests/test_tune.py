@@ -1,0 +1,201 @@
+"""`tlmd tune` from end to end: every kind of model, what is written, and running again."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tlmd
+from tests import endtoend
+from tlmd.daemon import tune as tuning
+
+TASK_KEYS = {
+    *("name", "weight", "flops", "untuned_us", "best_us"),
+    *("trials", "peak_fraction", "verified", "version"),
+}
+KEYS = {
+    *("schema", "model", "target", "checkpoint", "wall_s", "measured", "failed"),
+    *("tasks", "e2e"),
+}
+WHOLE_KEYS = {"untuned_ms", "tuned_ms", "max_abs_err", "functions", "functions_with_record"}
+TRIALS = 3
+
+
+@dataclass(frozen=True)
+class Run:
+    out: Path
+    state: Path
+    summary: dict[str, Any]
+    stderr: str
+
+
+@pytest.fixture(scope="module", autouse=True)
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    with pytest.MonkeyPatch.context() as patch:
+        path = endtoend.save_checkpoint(tmp_path_factory.mktemp("checkpoint") / "tlm")
+        patch.setenv("TLMD_GENERATE__CHECKPOINT", str(path))
+        yield path
+
+
+@pytest.fixture(scope="module")
+def tuned(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """One run of the command, as a user starts it."""
+    folder = tmp_path_factory.mktemp("tuned")
+    out, state = folder / "out", folder / "state"
+    flags = ("--trials", TRIALS, "--out", out, "--state-dir", state, "--json")
+    done = endtoend.run("tune", endtoend.MODEL, *flags)
+    assert done.returncode == 0, done.stderr
+    return Run(out, state, json.loads(done.stdout), done.stderr)
+
+
+def check(summary: dict[str, Any], trials: int) -> None:
+    """A summary has exactly the documented keys, and values that can be true."""
+    assert set(summary) == KEYS and summary["schema"] == 1
+    assert set(summary["e2e"]) == WHOLE_KEYS
+    assert all(set(task) == TASK_KEYS for task in summary["tasks"])
+    whole = summary["e2e"]
+    assert whole["functions_with_record"] == whole["functions"] >= len(summary["tasks"]) > 2
+    assert 0 <= whole["max_abs_err"] < 1e-4
+    assert min(whole["tuned_ms"], whole["untuned_ms"]) > 0
+    assert summary["measured"] == sum(t["trials"] for t in summary["tasks"])
+    for task in summary["tasks"]:
+        assert 0 < task["trials"] <= trials and task["verified"]
+        assert 0 < task["best_us"] <= task["untuned_us"]
+
+
+def test_summary(tuned: Run) -> None:
+    check(tuned.summary, TRIALS)
+    assert json.loads((tuned.out / "summary.json").read_text()) == tuned.summary
+    assert tuned.summary["model"] == endtoend.MODEL and tuned.summary["checkpoint"] == 0
+    assert json.loads(tuned.summary["target"])["kind"] == "llvm"
+    assert all(0 <= t["peak_fraction"] <= 1.5 for t in tuned.summary["tasks"])
+    assert "tests.endtoend:make" in (tuned.out / "report.html").read_text()
+
+
+def test_nothing_but_its_own_display_is_shown(tuned: Run) -> None:
+    # Progress, now and then, on a machine that is busy.
+    assert all(
+        line.startswith("tlmd: ") and "measured" in line for line in tuned.stderr.splitlines()
+    ), tuned.stderr
+    assert "tune tests.endtoend:make" in (tuned.state / "logs" / "tune.log").read_text()
+
+
+def test_run_py_needs_tvm_and_numpy_only(tuned: Run) -> None:
+    block = (
+        "import runpy, sys\n"
+        "class Block:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name.split('.')[0] in ('torch', 'transformers', 'onnx', 'xgboost', 'tlmd'):\n"
+        "            raise ImportError(name + ' is not installed')\n"
+        "sys.meta_path.insert(0, Block())\n"
+        "runpy.run_path('run.py', run_name='__main__')\n"
+    )
+    command = [sys.executable, "-c", block]
+    done = subprocess.run(command, cwd=tuned.out, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "output 0: shape (1, 5), dtype float32" in done.stdout
+
+
+def test_the_database_schedules_the_model_in_plain_tvm(tuned: Run) -> None:
+    import tvm
+    from tvm import relax
+    from tvm.s_tir import meta_schedule as ms
+
+    from tlmd.workloads import frontends, lowering
+
+    target = tvm.target.Target(json.loads(tuned.summary["target"]))
+    source = frontends.load_model(endtoend.MODEL)
+    lowered = lowering.lower(source.module, target)
+    database = ms.database.JSONDatabase(work_dir=str(tuned.out))
+    with target, database, tvm.ir.transform.PassContext(opt_level=3):
+        scheduled = relax.transform.MetaScheduleApplyDatabase()(lowered)
+    functions = [f for f in scheduled.functions.values() if isinstance(f, tvm.tirx.PrimFunc)]
+    assert functions and all(f.attrs["tirx.is_scheduled"] for f in functions)
+    machine = relax.VirtualMachine(tvm.compile(scheduled, target), tvm.cpu())
+    inputs = source.random_inputs(5)
+    (got,) = machine["main"](*map(tvm.runtime.tensor, inputs))
+    assert source.reference is not None
+    assert np.abs(got.numpy() - source.reference(*inputs)[0]).max() < 1e-4
+
+
+def test_records_go_to_a_database_and_come_back(tuned: Run, tmp_path: Path) -> None:
+    from tlmd.daemon import interchange
+    from tlmd.records.store import RecordStore
+
+    database, state = tmp_path / "database", tmp_path / "state"
+    state.mkdir()
+    written = interchange.export_records(database, tuned.state)
+    read = interchange.import_records(database, tuned.summary["target"], 1, state)
+    assert read == {**written, "skipped": 0} and read["records"] == len(tuned.summary["tasks"])
+    with RecordStore(tuned.state / "records.sqlite", read_only=True) as store:
+        tasks = {t.id: t for t in store.tasks()}
+        best = [store.best(t.id, t.target.fingerprint) for t in tasks.values()]
+    with RecordStore(state / "records.sqlite") as store:
+        imported = {r.candidate: r for r in store.all_records()}
+        assert all(tasks[t.id].flops == t.flops for t in store.tasks())
+    assert len(imported) == len(best)
+    for record in best:
+        assert record is not None
+        twin = imported[record.candidate]
+        assert twin.outcome.seconds == pytest.approx(record.outcome.seconds, rel=1e-6)
+        assert (twin.fingerprint, twin.module_hash) == (record.fingerprint, record.module_hash)
+        assert not twin.outcome.verified and twin.version == -1
+    again = interchange.import_records(database, tuned.summary["target"], 1, state)
+    assert again["records"] == read["records"]
+    with RecordStore(state / "records.sqlite", read_only=True) as store:
+        assert len(store.all_records()) == len(imported)
+
+    interchange.export_records(tmp_path / "all.msgpack", tuned.state)
+    counts = interchange.import_records(tmp_path / "all.msgpack", "native", 1, state)
+    assert counts["records"] >= tuned.summary["measured"]
+
+
+def tune(model: object, state: Path, trials: int, **options: Any) -> tuning.TuneResult:
+    """In this process, without measuring the machine's peak once more."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tuning, "peak_gflops", lambda *_: 100.0)
+        return tlmd.tune(str(model), state_dir=state, trials=trials, **options)
+
+
+def test_running_again_continues(tuned: Run, tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    shutil.copytree(tuned.state, state)
+    before = endtoend.candidates(state)
+    more = tune(endtoend.MODEL, state, TRIALS + 2)
+    after = endtoend.candidates(state)
+    check(more.summary, TRIALS + 2)
+    assert after[: len(before)] == before and len(after) > len(before)
+    assert len(set(after)) == len(after) == more.summary["measured"]
+    best = {t["name"]: t["best_us"] for t in tuned.summary["tasks"]}
+    assert all(t["best_us"] <= best[t["name"]] for t in more.summary["tasks"])
+
+    less = tune(endtoend.MODEL, state, TRIALS)
+    assert endtoend.candidates(state) == after
+    assert less.summary["measured"] == len(after) and less.out is None
+
+
+def test_onnx_file(tmp_path: Path) -> None:
+    model = endtoend.save_onnx(tmp_path / "net.onnx")
+    result = tune(model, tmp_path / "state", 2, out=tmp_path / "out")
+    check(result.summary, 2)
+    assert result.pytorch_ms is None and (tmp_path / "out" / "model.so").exists()
+
+
+def test_exported_program(tmp_path: Path) -> None:
+    result = tune(endtoend.save_pt2(tmp_path / "net.pt2"), tmp_path / "state", 2)
+    check(result.summary, 2)
+    assert result.pytorch_ms and result.out is None
+
+
+def test_zoo_name_with_a_shape(tmp_path: Path) -> None:
+    result = tune("bert-tiny", tmp_path / "state", 1, input_shape=(1, 8), time_budget=1.0)
+    check(result.summary, 1)
+    assert not result.interrupted
