@@ -54,8 +54,10 @@ def save(checkpoint: Checkpoint, directory: Path) -> None:
         "notes": checkpoint.notes,
     }
     (draft / _MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n")
-    for path in (*draft.iterdir(), draft):
+    for path in draft.iterdir():
+        path.chmod(0o644)  # safetensors writes for the owner only; a package is for everyone
         _sync(path)
+    _sync(draft)
     if directory.exists():
         shutil.rmtree(directory)
     draft.replace(directory)
