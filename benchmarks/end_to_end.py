@@ -14,7 +14,7 @@ from typing import Any
 
 from benchmarks import report
 
-MODELS = ("bert-tiny", "resnet18", "mobilenet-v2")
+MODELS = ("bert-tiny", "resnet18")
 _COLOURS = {"untuned": "#b9c4cf", "pytorch": "#e08a3c", "tuned": "#2b6cb0"}
 _NAMES = {"untuned": "untuned TVM", "pytorch": "PyTorch eager", "tuned": "tuned by tlmd"}
 

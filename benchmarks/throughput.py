@@ -81,6 +81,7 @@ def _row(
 
 def _ours(task: Any, checkpoint: Any, layout: Any, options: Any, place: Path) -> dict[str, Any]:
     """`tlmd tune`'s loop on one task, from an empty record store."""
+    from tlmd.config import MeasureConfig
     from tlmd.daemon.tune import MeasuringDevice
     from tlmd.generate.generator import Generator
     from tlmd.measure.client import Measurer
@@ -88,8 +89,10 @@ def _ours(task: Any, checkpoint: Any, layout: Any, options: Any, place: Path) ->
     from tlmd.records.store import RecordStore
 
     generator = Generator(checkpoint, seed=options.seed)
+    settings = MeasureConfig()
+    lend, builders = settings.lend, settings.builders
     with (
-        Measurer(task.target, layout, place / "cache") as measurer,
+        Measurer(task.target, layout, place / "cache", builders=builders, lend=lend) as measurer,
         RecordStore(place / "records.sqlite") as store,
     ):
         begin = time.perf_counter()

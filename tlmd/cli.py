@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from tlmd import __version__
-from tlmd.errors import BadInput, TlmdError
+from tlmd.errors import BadInput, Interrupted, TlmdError
 
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}
 _EPILOG = """\
@@ -29,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except TlmdError as error:
         print(f"tlmd: {error}", file=sys.stderr)
         return error.exit_code
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, Interrupted):
         print("tlmd: interrupted; what was measured is kept", file=sys.stderr)
         return 1
     except BrokenPipeError:

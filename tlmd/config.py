@@ -33,7 +33,7 @@ class MeasureConfig(_Section):
     """
 
     run_cores: int = Field(0, ge=0)
-    builders: int = Field(2, ge=1)
+    builders: int = Field(3, ge=1)
     repeats: int = Field(7, ge=1)
     build_timeout: float = Field(30.0, gt=0)
     run_timeout: float = Field(20.0, gt=0)
@@ -47,7 +47,7 @@ class GenerateConfig(_Section):
     """Writing candidates. An empty checkpoint is the one that ships."""
 
     checkpoint: str = ""
-    over: int = Field(12, ge=1)
+    over: int = Field(8, ge=1)
     refined: float = Field(0.5, ge=0, le=1)
     explore: float = Field(0.12, ge=0, le=1)
     incumbents: int = Field(3, ge=1)

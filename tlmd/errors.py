@@ -22,6 +22,14 @@ class Failed(TlmdError):
     """The work itself failed: nothing measured, a record not applied, a full disk (exit code 1)."""
 
 
+class Interrupted(BaseException):
+    """SIGINT or SIGTERM asked the command to end.
+
+    Not `KeyboardInterrupt`: where that passes through code made by `exec`, Python ends the process
+    by a signal in spite of every handler.
+    """
+
+
 class NoDaemon(TlmdError):
     """No daemon answers for this state directory (exit code 3)."""
 

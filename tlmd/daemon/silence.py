@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TextIO
 
-from tlmd.errors import Failed, TlmdError
+from tlmd.errors import Failed, Interrupted, TlmdError
 
 _LARGE = 4 << 20  # bytes of a log; then it starts anew
 
@@ -36,7 +36,7 @@ def silenced(log: Path) -> Iterator[TextIO]:
         os.close(descriptor)
         try:
             yield original
-        except (TlmdError, KeyboardInterrupt):
+        except (TlmdError, KeyboardInterrupt, Interrupted):
             raise
         except BaseException as error:
             error.add_note(f"The log of this run is {log}")

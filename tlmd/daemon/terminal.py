@@ -7,7 +7,7 @@ import signal
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from rich import box
 from rich.console import Console
@@ -19,6 +19,7 @@ from tlmd.config import Config
 from tlmd.daemon import summary
 from tlmd.daemon.silence import silenced
 from tlmd.daemon.state import default_state_dir, make_state_dir
+from tlmd.errors import Interrupted
 
 _ROWS = 30
 _PLAIN_COLUMNS = 120  # where the output is no terminal and any width will do
@@ -40,7 +41,8 @@ def tune(
 ) -> int:
     """Run one job with a progress display on standard error; the exit code."""
     state = make_state_dir(state_dir or default_state_dir())
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that it cleans up
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _interrupt)  # so that everything is cleaned up
     with silenced(state / "logs" / "tune.log") as stderr:
         with _Live(Console(file=stderr)) as live:
             from tlmd.daemon import tune as tuning
@@ -58,6 +60,10 @@ def tune(
             file=sys.stderr,
         )
     return 1 if result.interrupted else 0
+
+
+def _interrupt(_number: int, _frame: Any) -> NoReturn:
+    raise Interrupted
 
 
 class _Live:

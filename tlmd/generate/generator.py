@@ -44,7 +44,7 @@ class Policy:
     that the ranker has no say in.
     """
 
-    over: int = 12
+    over: int = 8
     refined: float = 0.5
     explore: float = 0.12
     incumbents: int = 3

@@ -56,7 +56,7 @@ class Ranker:
         """A new ranker trained from scratch on `tasks`."""
         return Ranker(self._train(tasks, rounds, seed, None))
 
-    def adapt(self, tasks: list[Measured], rounds: int = 40, seed: int = 0) -> Ranker:
+    def adapt(self, tasks: list[Measured], rounds: int = 20, seed: int = 0) -> Ranker:
         """A new ranker that corrects this one by trees fitted to what was measured since."""
         return Ranker(self._train(tasks, rounds, seed, self._booster))
 
