@@ -129,6 +129,8 @@ def test_a_job_that_was_stopped_continues_where_it_was() -> None:
     after = [r.candidate.id for r in store.rows]
     assert after[: len(before)] == before and len(set(after)) == len(after)
     assert all(s.trials == 10 for s in second.states)
+    batches = [r.batch for r in store.rows if r.outcome.ok]
+    assert batches == sorted(batches) and batches[len(before) - 1] < batches[-1]
 
 
 def test_a_deadline_still_gives_every_task_a_program() -> None:

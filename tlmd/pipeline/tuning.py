@@ -11,6 +11,7 @@ What batch b taught is used in batch b + 2, as in the paper.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -131,6 +132,8 @@ class Tuning:
 
     def run(self) -> None:
         """Measure until every task has its trials or the job is stopped."""
+        # Batches are numbered on over all runs of a store.
+        self._number = max((r.batch for s in self.states for r in s.records), default=0)
         with ThreadPoolExecutor(1, "generate") as pool:
             ahead: Future[Any] | None = None
             turn: TaskState | None = None
@@ -199,7 +202,8 @@ class Tuning:
         known = self.store.baseline(task.id, task.target.fingerprint)
         if known is None:
             known = self.device.baseline(task)
-            self.store.put_baseline(known)
+            if math.isfinite(known.seconds):  # a failure may pass; the next run tries again
+                self.store.put_baseline(known)
         return known
 
     def _record(self, task: Task, proposal: Proposal, outcome: Outcome) -> Record:
