@@ -250,23 +250,25 @@ def disk(patient: Patient) -> Iterator[Check]:
 def checkpoint(patient: Patient) -> Iterator[Check]:
     """The TLM that would be used: it loads, and speaks this vocabulary."""
     from tlmd.model import checkpoint as checkpoints
+    from tlmd.model import network
 
     configured = patient.config.generate.checkpoint
     source = Path(configured) if configured else checkpoints.SHIPPED
     try:
         found = checkpoints.load(source)
     except Exception as error:
-        mend = "reinstall tlmd, or make a checkpoint with 'tlmd train'"
+        mend = "reinstall tlmd, or make a checkpoint with 'python -m tlmd.daemon.pretrain'"
         if configured:
             mend = "correct generate.checkpoint in the configuration"
         yield Check("checkpoint", FAIL, " ".join(str(error).split())[:200], mend)
         return
-    size = sum(p.numel() for p in found.model.parameters())
+    size = network.parameters(found.model)
     detail = f"{found.preset}, version {found.version}, {size / 1e6:.1f}M parameters"
     if found.ranker.trained:
         yield Check("checkpoint", OK, detail)
     else:
-        yield Check("checkpoint", WARN, f"{detail}, ranker not trained", "train it: 'tlmd train'")
+        mend = "train it: 'python -m tlmd.daemon.pretrain'"
+        yield Check("checkpoint", WARN, f"{detail}, ranker not trained", mend)
 
 
 EXAMINATIONS: dict[str, Examination] = {

@@ -39,7 +39,6 @@ class Result:
     target: TargetInfo
     checkpoint: int
     states: list[TaskState]
-    unscheduled: str
     peak_gflops: float = 0.0
 
     def rows(self) -> list[Row]:

@@ -128,7 +128,6 @@ def run(request: Request, config: Config, display: Display | None = None) -> Tun
             target,
             generator.version,
             tuning.states,
-            metaschedule.UNSCHEDULED,
         )
         if stop.is_set():
             return TuneResult(result.summary(time.monotonic() - begin, None), None, None, True)

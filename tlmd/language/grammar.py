@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -142,8 +141,3 @@ def divisors(n: int) -> list[int]:
     """All divisors of ``n >= 0`` in ascending order; ``[1]`` for 0."""
     small = [d for d in range(1, int(max(n, 1) ** 0.5) + 1) if n % d == 0]
     return sorted({*small, *(n // d for d in small)}) if n else [1]
-
-
-def any_values(items: Any) -> Ints:
-    """`items` as the integer array that `legal` takes."""
-    return np.asarray(items, np.int64)

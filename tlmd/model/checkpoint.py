@@ -92,7 +92,8 @@ def _manifest(directory: Path) -> dict[str, Any]:
         raise BadInput(f"checkpoint {directory} has schema {manifest.get('schema')}, not {_SCHEMA}")
     if manifest["vocabulary"] != vocabulary.FINGERPRINT:
         raise BadInput(
-            f"checkpoint {directory} speaks another vocabulary; train a new one with 'tlmd train'"
+            f"checkpoint {directory} speaks another vocabulary; "
+            "make a new one with 'python -m tlmd.daemon.pretrain'"
         )
     return manifest
 

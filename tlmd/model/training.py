@@ -62,9 +62,7 @@ class Trainer:
         `on_step(step, loss)` is called after each step and ends the training by returning False.
         """
         plan = self._plan
-        groups: dict[tuple[int, ...], list[Demonstration]] = defaultdict(list)
-        for demonstration in demonstrations:
-            groups[demonstration.prompt].append(demonstration)
+        groups = _by_prompt(demonstrations)
         prompts = list(groups)
         rng = random.Random(plan.seed)
         optimiser = torch.optim.AdamW(
@@ -88,9 +86,7 @@ class Trainer:
     @torch.no_grad()
     def evaluate(self, demonstrations: Sequence[Demonstration]) -> float:
         """Mean loss in nats per decided token, prompt by prompt."""
-        groups: dict[tuple[int, ...], list[Demonstration]] = defaultdict(list)
-        for demonstration in demonstrations:
-            groups[demonstration.prompt].append(demonstration)
+        groups = _by_prompt(demonstrations)
         total, count = 0.0, 0
         for group in groups.values():
             loss, decided = self._loss(group)
@@ -127,6 +123,15 @@ class Trainer:
         logits = self._decoder.logits(hidden[:, :-1][wanted])
         loss = functional.cross_entropy(logits, targets[:, 1:][wanted], reduction="sum")
         return loss, int(wanted.sum())
+
+
+def _by_prompt(
+    demonstrations: Sequence[Demonstration],
+) -> dict[tuple[int, ...], list[Demonstration]]:
+    groups: dict[tuple[int, ...], list[Demonstration]] = defaultdict(list)
+    for demonstration in demonstrations:
+        groups[demonstration.prompt].append(demonstration)
+    return groups
 
 
 def _learning_rate(plan: TrainingPlan, step: int) -> float:

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from tlmd.space.sketches import PlainTrace
 from tlmd.types import Computation, Decision, Sketch, SlotKind
 
-INLINE, ROOT = -2, -1
 _CHECKS = 3  # comparisons with TVM before a rule is trusted
 Probe = Callable[[int, tuple[Decision, ...]], tuple[int, ...]]
 Sampler = Callable[[random.Random, int], tuple[Decision, ...]]

@@ -11,6 +11,7 @@ from tvm.s_tir import Schedule, Trace
 from tvm.s_tir import meta_schedule as ms
 
 from tlmd.space import intrinsics
+from tlmd.space.target import architecture
 from tlmd.types import TargetInfo
 
 # What TVM raises for a schedule it cannot apply: its own errors are RuntimeErrors.
@@ -30,7 +31,8 @@ def context(target: Any, module: Any = None, seed: int = 1) -> Any:
 
     Without a `module` it stands for the target alone: postprocessors and features look no further.
     """
-    intrinsics.register("cuda" if target.kind.name == "cuda" else _arch(target))
+    triple = str(dict(target.attrs).get("mtriple", ""))
+    intrinsics.register("cuda" if target.kind.name == "cuda" else architecture(triple))
     return ms.TuneContext(
         mod=module if module is not None else _trivial_module(),
         target=target,
@@ -39,15 +41,6 @@ def context(target: Any, module: Any = None, seed: int = 1) -> Any:
         num_threads=1,
         rand_state=seed,
     )
-
-
-def _arch(target: Any) -> str:
-    triple = str(dict(target.attrs).get("mtriple", ""))
-    if not triple:
-        import platform
-
-        return platform.machine().lower().replace("amd64", "x86_64").replace("arm64", "aarch64")
-    return triple.split("-")[0]
 
 
 @functools.lru_cache(maxsize=8)

@@ -60,7 +60,7 @@ def _describe(target: Any) -> TargetInfo:
     if kind != "llvm":
         raise BadInput(f"target kind {kind!r} is not supported; use an llvm or cuda target")
     _check_cpu(config)
-    arch = _arch(str(config.get("mtriple", "")))
+    arch = architecture(str(config.get("mtriple", "")))
     with target:
         features = set(map(str, codegen.llvm_get_cpu_features(target)))
         width = int(codegen.llvm_get_vector_width(target))
@@ -94,7 +94,8 @@ def _target_config(target: Any) -> dict[str, Any]:
     return {k: v for k, v in config.items() if k not in ("keys", "tag") and v != ""}
 
 
-def _arch(triple: str) -> str:
+def architecture(triple: str) -> str:
+    """The architecture of an LLVM triple, this machine's for an empty one: x86_64, aarch64, ..."""
     name = triple.split("-")[0] if triple else platform.machine()
     return {"amd64": "x86_64", "arm64": "aarch64"}.get(name.lower(), name.lower())
 
