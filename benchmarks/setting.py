@@ -10,6 +10,7 @@ import torch
 import tvm
 from tvm import te, topi
 
+from tlmd.config import SHIPPED
 from tlmd.errors import BadInput
 from tlmd.model import checkpoint as checkpoints
 from tlmd.model import network
@@ -31,7 +32,7 @@ def tasks(target: TargetInfo) -> list[Task]:
 def load(directory: Path | None, untrained: bool) -> Checkpoint:
     """The checkpoint to use; `untrained` allows random weights where there is none."""
     try:
-        return checkpoints.load(directory or checkpoints.SHIPPED)
+        return checkpoints.load(directory or SHIPPED)
     except BadInput:
         if not untrained or directory is not None:
             raise

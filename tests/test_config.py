@@ -12,10 +12,10 @@ from tlmd.errors import BadInput
 
 def test_flags_beat_the_environment_which_beats_the_file(tmp_path: Path) -> None:
     path = tmp_path / "tlmd.toml"
-    path.write_text("[tune]\ntrials = 3\nbatch = 2\n[measure]\nbuilders = 5\n")
+    path.write_text("[tune]\ntrials = 3\n[pipeline]\nbatch = 2\n[measure]\nbuilders = 5\n")
     environment = {"TLMD_TUNE__TRIALS": "4", "TLMD_MEASURE__BUILDERS": "6", "TLMD_STATE_DIR": "x"}
     config = load(path, {"tune.trials": 7, "tune.seed": None}, environment)
-    assert (config.tune.trials, config.tune.batch, config.measure.builders) == (7, 2, 6)
+    assert (config.tune.trials, config.pipeline.batch, config.measure.builders) == (7, 2, 6)
     assert load(None, None, {}) == Config()
 
 

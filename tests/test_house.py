@@ -13,7 +13,7 @@ ROOT = Path(__file__).parent.parent
 HEAVY = {"tvm", "torch", "ray", "transformers", "xgboost"}
 ALLOWED = {
     "tvm": {"workloads", "space", "measure", "records/metaschedule.py"},
-    "torch": {"model", "workloads", "daemon/tune.py", "daemon/pretrain.py"},
+    "torch": {"model", "workloads", "daemon/tune.py", "learn"},
     "ray": set(),
 }
 MAY_IMPORT = {
@@ -21,6 +21,7 @@ MAY_IMPORT = {
     "space": set(),
     "model": {"language"},
     "generate": {"space", "language", "model"},
+    "learn": {"generate", "space", "language", "model", "records"},
     "measure": {"space"},
     "workloads": {"space"},
     "records": {"space"},

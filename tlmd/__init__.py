@@ -1,6 +1,7 @@
 """tlmd makes deep-learning models fast on the hardware in front of it.
 
-`tune` does what ``tlmd tune`` does, from Python. Importing tlmd loads neither TVM nor torch.
+`tune` does what ``tlmd tune`` does, from Python; `start` and `connect` give a `Daemon` that takes
+jobs. Importing tlmd loads neither TVM, torch nor Ray.
 """
 
 from __future__ import annotations
@@ -8,12 +9,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tlmd.api import tune
+    from tlmd.api import connect, start, tune
+    from tlmd.daemon.client import Daemon, Job
     from tlmd.daemon.tune import TuneResult
 
 __version__ = "0.1.0"
-__all__ = ["TuneResult", "__version__", "tune"]
-_LAZY = {"tune": "tlmd.api", "TuneResult": "tlmd.daemon.tune"}
+__all__ = ["Daemon", "Job", "TuneResult", "__version__", "connect", "start", "tune"]
+_LAZY = {
+    "tune": "tlmd.api",
+    "start": "tlmd.api",
+    "connect": "tlmd.api",
+    "Daemon": "tlmd.daemon.client",
+    "Job": "tlmd.daemon.client",
+    "TuneResult": "tlmd.daemon.tune",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""The Python interface: plain functions around what the command line does."""
+"""The Python interface: `tune`, and the daemon by `start` and `connect`."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from tlmd import config as configuration
 
 if TYPE_CHECKING:
+    from tlmd.daemon.client import Daemon
     from tlmd.daemon.tune import TuneResult
 
 Path_ = str | PathLike[str]
@@ -37,19 +38,49 @@ def tune(
     flags = {"tune.trials": trials, "tune.seed": seed, **settings}
     loaded = configuration.load(Path(config) if config else None, flags)
     from tlmd.daemon import tune as tuning
-    from tlmd.daemon.state import default_state_dir
+    from tlmd.daemon.client import as_shapes
 
-    shapes = _shapes(input_shape)
-    state = Path(state_dir) if state_dir else default_state_dir()
     request = tuning.Request(
-        str(model), shapes, target, time_budget, Path(out) if out else None, state
+        str(model),
+        as_shapes(input_shape),
+        target,
+        time_budget,
+        Path(out) if out else None,
+        _state_dir(state_dir),
+        Path(config) if config else None,
+        flags,
     )
     return tuning.run(request, loaded)
 
 
-def _shapes(shape: Any) -> tuple[tuple[int, ...], ...] | None:
-    if shape is None:
-        return None
-    if shape and isinstance(shape[0], int):
-        return (tuple(shape),)
-    return tuple(tuple(one) for one in shape)
+def start(state_dir: Path_ | None = None, config: Path_ | None = None, **settings: Any) -> Daemon:
+    """Start a daemon in the background; it ends with `stop`, the ``with`` block or this process.
+
+    `config` is a TOML file, `settings` are dotted keys of it. The daemon is another process, so
+    this works in a script, in a notebook and in a thread. Raises `tlmd.errors.BadInput` and
+    `tlmd.errors.Failed`, also where a daemon runs on the state directory already (`connect` to it).
+
+        with tlmd.start() as daemon:
+            job = daemon.submit("resnet18", trials=16)
+            job.wait()
+            result = job.export("out")
+    """
+    configuration.load(Path(config) if config else None, settings)
+    from tlmd.daemon import lifecycle
+
+    return lifecycle.start(
+        _state_dir(state_dir), Path(config) if config else None, settings, bond="owned"
+    )
+
+
+def connect(state_dir: Path_ | None = None) -> Daemon:
+    """The daemon that runs on a state directory. Raises `tlmd.errors.NoDaemon`."""
+    from tlmd.daemon import lifecycle
+
+    return lifecycle.connect(_state_dir(state_dir))
+
+
+def _state_dir(given: Path_ | None) -> Path:
+    from tlmd.daemon.state import default_state_dir
+
+    return Path(given) if given else default_state_dir()

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from tlmd import __version__
+from tlmd.daemon import commands as daemon
 from tlmd.errors import BadInput, Interrupted, TlmdError
 
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}
@@ -55,6 +56,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"tlmd {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     _add_tune(commands)
+    daemon.add(commands, _common, _job)
     _add_records(commands)
     _add_zoo(commands)
     _add_doctor(commands)
@@ -67,6 +69,23 @@ def _common(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON instead of text")
 
 
+def _job(parser: argparse.ArgumentParser) -> None:
+    """What describes a job."""
+    parser.add_argument("model", metavar="MODEL")
+    parser.add_argument(
+        "--input-shape",
+        action="append",
+        type=_shape,
+        metavar="1,3,224,224",
+        help="input shape; once per input",
+    )
+    parser.add_argument("--target", default="native", help="'native' or a TVM target as JSON")
+    parser.add_argument("--trials", type=_positive, help="measurements per task (default 16)")
+    parser.add_argument(
+        "--time-budget", type=_duration, metavar="10m", help="end measuring after this time"
+    )
+
+
 def _add_tune(commands: Any) -> None:
     tune = commands.add_parser(
         "tune",
@@ -74,19 +93,7 @@ def _add_tune(commands: Any) -> None:
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    tune.add_argument("model", metavar="MODEL")
-    tune.add_argument(
-        "--input-shape",
-        action="append",
-        type=_shape,
-        metavar="1,3,224,224",
-        help="input shape; once per input",
-    )
-    tune.add_argument("--target", default="native", help="'native' or a TVM target as JSON")
-    tune.add_argument("--trials", type=_positive, help="measurements per task (default 16)")
-    tune.add_argument(
-        "--time-budget", type=_duration, metavar="10m", help="end measuring after this time"
-    )
+    _job(tune)
     tune.add_argument("--out", type=Path, metavar="DIR", help="write model, records, report here")
     tune.add_argument("--seed", type=int)
     _common(tune)
@@ -109,6 +116,8 @@ def _tune(options: argparse.Namespace) -> int:
         options.out,
         options.state_dir,
         config,
+        options.config,
+        {key: value for key, value in flags.items() if value is not None},
         as_json=options.json,
     )
 

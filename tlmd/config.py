@@ -11,11 +11,14 @@ import os
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from tlmd.errors import BadInput
+
+SHIPPED = Path(__file__).parent / "pretrained"
+"""TLM-base, the checkpoint that ships."""
 
 _PREFIX = "TLMD_"
 # Set by other parts of tlmd for their own processes; not configuration.
@@ -27,11 +30,13 @@ class _Section(BaseModel):
 
 
 class MeasureConfig(_Section):
-    """Building and timing. Times are seconds, sizes bytes; 0 run cores: half of the machine.
+    """Building and timing. Times are seconds, sizes bytes.
 
+    This machine has `slots` of `run_cores` cores each (0: half of the machine, shared among them).
     With `lend`, candidates are built on the run cores too while nothing is timed there.
     """
 
+    slots: int = Field(1, ge=1)
     run_cores: int = Field(0, ge=0)
     builders: int = Field(3, ge=1)
     repeats: int = Field(7, ge=1)
@@ -44,10 +49,16 @@ class MeasureConfig(_Section):
 
 
 class GenerateConfig(_Section):
-    """Writing candidates. An empty checkpoint is the one that ships."""
+    """Writing candidates. An empty checkpoint is the one that ships.
+
+    For each candidate that is measured `over` are written and ranked; between `least` and `most`
+    when the generators have too little or too much time.
+    """
 
     checkpoint: str = ""
     over: int = Field(8, ge=1)
+    least: int = Field(3, ge=1)
+    most: int = Field(16, ge=1)
     refined: float = Field(0.5, ge=0, le=1)
     explore: float = Field(0.12, ge=0, le=1)
     incumbents: int = Field(3, ge=1)
@@ -55,11 +66,64 @@ class GenerateConfig(_Section):
 
 
 class TuneConfig(_Section):
-    """One job: measurements per task and how many of them go into one batch."""
+    """One job: measurements per task."""
 
     trials: int = Field(16, ge=1)
-    batch: int = Field(8, ge=1)
     seed: int = 0
+
+
+class PipelineConfig(_Section):
+    """The i+2 pipeline: `batch` candidates per step and slot, in turns of `turn` per task.
+
+    `strict` follows the paper's table to the letter: measuring waits for training. A campaign has
+    converged when it gains less than `gain` (a share) over `window` measured candidates.
+    """
+
+    batch: int = Field(32, ge=1)
+    turn: int = Field(8, ge=1)
+    chunk: int = Field(4, ge=1)
+    depth: int = Field(2, ge=1)
+    strict: bool = False
+    window: int = Field(20_000, ge=1)
+    gain: float = Field(0.01, gt=0, lt=1)
+
+
+class TrainConfig(_Section):
+    """Fine-tuning on what was measured, every step of the pipeline.
+
+    `policy` chooses the demonstrations (best, top, quality), `start` where each round begins
+    (base: TLM-base, as in the paper; latest). A round takes `steps` optimiser steps; it may be cut
+    short for the next batch after `seconds`. 0 threads: all cores that no slot owns but one.
+    """
+
+    enabled: bool = True
+    policy: Literal["best", "top", "quality"] = "quality"
+    start: Literal["base", "latest"] = "base"
+    steps: int = Field(60, ge=0)
+    learning_rate: float = Field(3e-4, gt=0)
+    rounds: int = Field(20, ge=0)
+    seconds: float = Field(10.0, ge=0)
+    threads: int = Field(0, ge=0)
+    niceness: int = Field(5, ge=0, le=19)
+
+
+class RegistryConfig(_Section):
+    """Checkpoints: the last `keep` and all promoted ones stay; what the gate tolerates.
+
+    A new checkpoint may be worse on held-out demonstrations by `tolerated_nats` per decision, and
+    by `tolerated_legal` (a share) in how often it would stay legal without a mask.
+    """
+
+    keep: int = Field(5, ge=1)
+    tolerated_nats: float = Field(0.1, ge=0)
+    tolerated_legal: float = Field(0.02, ge=0)
+
+
+class DaemonConfig(_Section):
+    """The service: a port on loopback (0: any free one), generators (0: by the cores there are)."""
+
+    port: int = Field(0, ge=0, le=65535)
+    generators: int = Field(0, ge=0)
 
 
 class Config(_Section):
@@ -68,6 +132,10 @@ class Config(_Section):
     measure: MeasureConfig = MeasureConfig()
     generate: GenerateConfig = GenerateConfig()
     tune: TuneConfig = TuneConfig()
+    pipeline: PipelineConfig = PipelineConfig()
+    train: TrainConfig = TrainConfig()
+    registry: RegistryConfig = RegistryConfig()
+    daemon: DaemonConfig = DaemonConfig()
 
 
 def load(

@@ -201,7 +201,8 @@ class Record:
 
     ``version`` is the checkpoint that wrote the candidate (-1: a search step or an import),
     ``module_hash`` the hash of the final module (equal modules are never built twice),
-    ``created`` seconds since the epoch.
+    ``created`` seconds since the epoch, ``lag`` how many versions newer than the writer there were
+    when it was measured.
 
     Example: ``Record(candidate, outcome, version=0, batch=3, fingerprint="9c1d")``.
     """
@@ -213,6 +214,26 @@ class Record:
     fingerprint: str = ""
     module_hash: str = ""
     created: float = 0.0
+    lag: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """A candidate worth measuring, as a generator wrote it.
+
+    ``trace`` is the JSON text of ``[instructions, decisions]`` before the postprocessors, ``score``
+    the ranker's, ``version`` the checkpoint that wrote it (-1: local refinement) and ``ranked`` the
+    checkpoint whose ranker picked it.
+
+    Example: ``Proposal(candidate, "[[...], [...]]", "77ab...", version=2, score=0.4, ranked=2)``.
+    """
+
+    candidate: Candidate
+    trace: str
+    module_hash: str
+    version: int
+    score: float = 0.0
+    ranked: int = 0
 
 
 @dataclass(frozen=True, slots=True)

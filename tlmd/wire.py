@@ -1,7 +1,8 @@
 """msgpack for the dataclasses of `tlmd.types`: fields by position, no class names, no pickle.
 
 `unpack` checks shape and types against the annotations, so a damaged or foreign message is one
-clear error and never a half-built object.
+clear error and never a half-built object. Fields that a newer tlmd has added at the end of a class
+take their defaults where an older message lacks them.
 """
 
 from __future__ import annotations
@@ -49,9 +50,13 @@ def _plain(value: Any) -> Any:
 
 
 @functools.cache
-def _fields(cls: type[Any]) -> tuple[Any, ...]:
+def _fields(cls: type[Any]) -> tuple[tuple[Any, ...], int]:
+    """The types of all fields, and how many of them have no default."""
     hints = typing.get_type_hints(cls)
-    return tuple(hints[f.name] for f in dataclasses.fields(cls))
+    fields = dataclasses.fields(cls)
+    missing = dataclasses.MISSING
+    needed = sum(f.default is missing and f.default_factory is missing for f in fields)
+    return tuple(hints[f.name] for f in fields), needed
 
 
 def _build(hint: Any, plain: Any) -> Any:
@@ -69,8 +74,8 @@ def _build(hint: Any, plain: Any) -> Any:
     if hint is Any:
         return plain
     if dataclasses.is_dataclass(hint):
-        hints = _fields(typing.cast(Any, hint))
-        if len(_expect(list, plain)) != len(hints):
+        hints, needed = _fields(typing.cast(Any, hint))
+        if not needed <= len(_expect(list, plain)) <= len(hints):
             raise WireError(f"{hint} has {len(hints)} fields, the message {len(plain)}")
         return typing.cast(Any, hint)(*map(_build, hints, plain))
     if isinstance(hint, type) and issubclass(hint, enum.Enum):

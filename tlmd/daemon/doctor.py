@@ -249,15 +249,16 @@ def disk(patient: Patient) -> Iterator[Check]:
 
 def checkpoint(patient: Patient) -> Iterator[Check]:
     """The TLM that would be used: it loads, and speaks this vocabulary."""
+    from tlmd.config import SHIPPED
     from tlmd.model import checkpoint as checkpoints
     from tlmd.model import network
 
     configured = patient.config.generate.checkpoint
-    source = Path(configured) if configured else checkpoints.SHIPPED
+    source = Path(configured) if configured else SHIPPED
     try:
         found = checkpoints.load(source)
     except Exception as error:
-        mend = "reinstall tlmd, or make a checkpoint with 'python -m tlmd.daemon.pretrain'"
+        mend = "reinstall tlmd, or make a checkpoint with 'python -m tlmd.learn.pretrain'"
         if configured:
             mend = "correct generate.checkpoint in the configuration"
         yield Check("checkpoint", FAIL, " ".join(str(error).split())[:200], mend)
@@ -267,7 +268,7 @@ def checkpoint(patient: Patient) -> Iterator[Check]:
     if found.ranker.trained:
         yield Check("checkpoint", OK, detail)
     else:
-        mend = "train it: 'python -m tlmd.daemon.pretrain'"
+        mend = "train it: 'python -m tlmd.learn.pretrain'"
         yield Check("checkpoint", WARN, f"{detail}, ranker not trained", mend)
 
 

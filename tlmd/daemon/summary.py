@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tlmd.errors import Failed
-from tlmd.pipeline.tuning import TaskState
+from tlmd.pipeline.jobs import TaskState
 from tlmd.types import Record, TargetInfo, Task
 
 SCHEMA = 1

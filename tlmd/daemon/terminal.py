@@ -5,26 +5,24 @@ from __future__ import annotations
 import json
 import signal
 import sys
-import time
+import threading
 from pathlib import Path
 from typing import Any, NoReturn
 
 from rich import box
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from tlmd.config import Config
 from tlmd.daemon import summary
+from tlmd.daemon.progress import WIDE, LiveLine
 from tlmd.daemon.silence import silenced
 from tlmd.daemon.state import default_state_dir, make_state_dir
 from tlmd.errors import Interrupted
 
 _ROWS = 30
 _PLAIN_COLUMNS = 120  # where the output is no terminal and any width will do
-_WIDE = 100  # columns that a table with everything needs
-_PLAIN_EVERY_S = 30.0
 _COLUMNS = ("weight", "untuned µs", "tuned µs", "speed-up", "GFLOP/s", "of peak", "verified")
 _NARROW = ("untuned µs", "tuned µs", "speed-up", "of peak")
 
@@ -37,19 +35,34 @@ def tune(
     out: Path | None,
     state_dir: Path | None,
     config: Config,
+    config_file: Path | None,
+    flags: dict[str, Any],
     as_json: bool,
 ) -> int:
     """Run one job with a progress display on standard error; the exit code."""
     state = make_state_dir(state_dir or default_state_dir())
+    asked = threading.Event()
+
+    def interrupt(_number: int, _frame: Any) -> NoReturn:
+        asked.set()
+        raise Interrupted
+
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, _interrupt)  # so that everything is cleaned up
+        signal.signal(number, interrupt)  # so that everything is cleaned up
     with silenced(state / "logs" / "tune.log") as stderr:
-        with _Live(Console(file=stderr)) as live:
+        with LiveLine(Console(file=stderr)) as live:
             from tlmd.daemon import tune as tuning
 
-            request = tuning.Request(model, shapes, target, time_budget, out, state)
+            request = tuning.Request(
+                model, shapes, target, time_budget, out, state, config_file, flags
+            )
             display = tuning.Display(live.stage, live.progress, live.stopping)
-            result = tuning.run(request, config, display)
+            try:
+                result = tuning.run(request, config, display)
+            except Exception as error:
+                if asked.is_set():  # what interrupts TVM comes back as an error of its own
+                    raise Interrupted from error
+                raise
     if as_json:
         print(json.dumps(result.summary, indent=1))
     elif not result.interrupted:
@@ -62,77 +75,19 @@ def tune(
     return 1 if result.interrupted else 0
 
 
-def _interrupt(_number: int, _frame: Any) -> NoReturn:
-    raise Interrupted
+def export(state_dir: Path, job_id: str, out: Path, as_json: bool) -> int:
+    """Compile what a job has found and show it; the exit code."""
+    with silenced(make_state_dir(state_dir) / "logs" / "export.log") as stderr:
+        with LiveLine(Console(file=stderr)) as live:
+            from tlmd.daemon import delivery
 
-
-class _Live:
-    """The line that tells what is going on; where there is no terminal, one now and then."""
-
-    def __init__(self, console: Console) -> None:
-        self._console = console
-        self._bar = _bar(console)
-        self._task = self._bar.add_task("starting", total=None, detail="")
-        self._told = time.monotonic()
-        self._ending = ""
-
-    def __enter__(self) -> _Live:
-        self._bar.start()
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        self._bar.stop()
-
-    def stage(self, text: str) -> None:
-        """What begins now."""
-        self._bar.update(self._task, description=text, detail="", total=None)
-
-    def stopping(self) -> None:
-        """The user asked to stop; comes from a signal handler, so nothing is drawn here."""
-        self._ending = "stopping after this batch, "
-
-    def progress(self, p: Any) -> None:
-        """One more candidate was measured."""
-        task = f" {p.task[:24]}" if self._console.width >= _WIDE else ""
-        self._bar.update(
-            self._task,
-            description=f"{self._ending}measuring{task}",
-            completed=p.measured,
-            total=max(p.planned, p.measured),
-            detail=_detail(p),
-        )
-        if not self._console.is_terminal and time.monotonic() - self._told > _PLAIN_EVERY_S:
-            self._told = time.monotonic()
-            print(f"tlmd: {_detail(p)}", file=self._console.file, flush=True)
-
-
-def _bar(console: Console) -> Progress:
-    bar = [BarColumn(20)] if console.width >= _WIDE else []
-    return Progress(
-        SpinnerColumn(),
-        TextColumn("{task.description}"),
-        *bar,
-        TextColumn("{task.fields[detail]}"),
-        TimeElapsedColumn(),
-        console=console,
-        transient=True,
-        disable=not console.is_terminal,
-        # What libraries print belongs into the log, not above the bar.
-        redirect_stdout=False,
-        redirect_stderr=False,
-    )
-
-
-def _detail(p: Any) -> str:
-    """Tasks done, candidates per second, best against untuned, time left."""
-    rate = p.measured_now / p.elapsed_s if p.elapsed_s > 0 else 0.0
-    left = (p.planned - p.measured) / rate if rate > 0 else 0.0
-    gain = p.baseline_s / p.estimate_s if p.estimate_s > 0 else 0.0
-    failed = f" ({p.failed} failed)" if p.failed else ""
-    return (
-        f"{p.done}/{p.total} tasks, {p.measured} measured{failed}, {rate:.1f}/s, "
-        f"{p.estimate_s * 1e3:.3g} ms ({gain:.1f}x), {left:.0f} s left"
-    )
+            live.stage("compiling and timing the whole model")
+            result = delivery.export(state_dir, job_id, out)
+    if as_json:
+        print(json.dumps(result.summary, indent=1))
+    else:
+        _print(_console(), result)
+    return 0
 
 
 def _console() -> Console:
@@ -142,7 +97,7 @@ def _console() -> Console:
 
 def _print(console: Console, result: Any) -> None:
     document = result.summary
-    console.print(_table(document, console.width >= _WIDE))
+    console.print(_table(document, console.width >= WIDE))
     if (more := len(document["tasks"]) - _ROWS) > 0:
         console.print(f"... and {more} lighter tasks")
     whole = document["e2e"]

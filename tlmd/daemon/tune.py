@@ -1,45 +1,48 @@
-"""`tlmd tune`: one model from end to end in this process.
+"""`tlmd tune`: one model from end to end.
 
-model -> tasks -> TLM -> measured candidates -> verified best programs -> compiled model
+The model is lowered here and its tasks go to the daemon of the state directory, or to a private one
+that ends with the job; what that has measured is compiled here in the end.
 """
 
 from __future__ import annotations
 
 import os
 import signal
-import tempfile
+import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+import uuid
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
-from tlmd.config import Config
-from tlmd.daemon import summary
+from tlmd.config import SHIPPED, Config
+from tlmd.daemon import client, delivery, lifecycle
+from tlmd.daemon.client import Daemon, Job
+from tlmd.daemon.delivery import Prepared, TuneResult
 from tlmd.daemon.state import make_state_dir
-from tlmd.errors import BadInput, Failed
-from tlmd.generate.generator import Generator, Policy, Proposal
-from tlmd.measure.client import Job, Measurer
-from tlmd.measure.cores import CoreLayout, plan_cores
-from tlmd.measure.peak import peak_gflops
-from tlmd.measure.protocol import Limits
+from tlmd.errors import BadInput, Failed, Interrupted, NoDaemon
+from tlmd.measure.cores import CoreLayout, plan_slots
 from tlmd.model import checkpoint as checkpoints
-from tlmd.pipeline.tuning import Progress, TaskState, Tuning
-from tlmd.records import metaschedule
 from tlmd.records.store import RecordStore
 from tlmd.space import target as targets
-from tlmd.types import Baseline, Outcome, TargetInfo, Task
-from tlmd.workloads import frontends, lowering, whole_model
+from tlmd.workloads import frontends, lowering
+from tlmd.workloads.corpus import save_tasks
 
+__all__ = ["Display", "Request", "TuneResult", "run"]
 Shapes = tuple[tuple[int, ...], ...]
+_END_S = 90.0
 
 
 @dataclass(frozen=True)
 class Request:
-    """What `tlmd tune` was asked for. `time_budget` is seconds for measuring, None for no limit."""
+    """What `tlmd tune` was asked for. `time_budget` is seconds for measuring, None for no limit.
+
+    `config` and `flags` are what a private daemon is started with.
+    """
 
     model: str
     input_shapes: Shapes | None = None
@@ -47,47 +50,17 @@ class Request:
     time_budget: float | None = None
     out: Path | None = None
     state_dir: Path = Path()
-
-
-@dataclass(frozen=True)
-class TuneResult:
-    """What came of a job: `summary` as in ``summary.json``, and where the files are.
-
-    ``pytorch_ms`` is the original in PyTorch eager mode on the same cores, None where it is not a
-    PyTorch model or nothing was exported; ``interrupted`` says that the job was stopped early.
-    """
-
-    summary: dict[str, Any]
-    out: Path | None
-    pytorch_ms: float | None
-    interrupted: bool
+    config: Path | None = None
+    flags: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass
 class Display:
-    """What a job tells while it runs; the defaults say nothing."""
+    """What a job tells while it runs; the defaults say nothing. Progress is `pipeline.Progress`."""
 
     stage: Callable[[str], None] = field(default=lambda text: None)
-    progress: Callable[[Progress], None] = field(default=lambda progress: None)
+    progress: Callable[[Any], None] = field(default=lambda progress: None)
     stopping: Callable[[], None] = field(default=lambda: None)
-
-
-class MeasuringDevice:
-    """The measurer as the tuning loop sees it."""
-
-    def __init__(self, measurer: Measurer) -> None:
-        self._measurer = measurer
-
-    def baseline(self, task: Task) -> Baseline:
-        return self._measurer.baseline(task)
-
-    def measure(
-        self, task: Task, proposals: Iterable[Proposal], incumbent_s: float | None
-    ) -> Iterator[tuple[Proposal, Outcome]]:
-        by_id = {p.candidate.id: p for p in proposals}
-        jobs = (Job(task, p.candidate, p.trace, incumbent_s) for p in by_id.values())
-        for job, outcome in self._measurer.measure(jobs):
-            yield by_id[job.candidate.id], outcome
 
 
 def run(request: Request, config: Config, display: Display | None = None) -> TuneResult:
@@ -98,138 +71,75 @@ def run(request: Request, config: Config, display: Display | None = None) -> Tun
     """
     display = display or Display()
     begin = time.monotonic()
-    cores = plan_cores(run=config.measure.run_cores or None)
-    target = targets.resolve(request.target, len(cores.run))
+    layout = plan_slots(config.measure.slots, run=config.measure.run_cores or None)[0]
+    target = targets.resolve(request.target, len(layout.run))
     frontends.check(request.model)
-    _check_out(request.out)
-    state = make_state_dir(request.state_dir)
-    with RecordStore(state / "records.sqlite") as store, _yielding(cores):
-        with _measurer(request, config, target, cores) as (measurer, started):
+    delivery.check_out(request.out)
+    state_dir = make_state_dir(request.state_dir).absolute()
+    running = client.find(state_dir)
+    if running is not None and running.private:
+        raise Failed(f"the state directory {state_dir} is in use by pid {running.pid}")
+    with _Private(request, config, running) as private:
+        with _yielding(layout, running is not None) as give_way:
             display.stage("loading the model")
             source = frontends.load_model(request.model, request.input_shapes)
-            tvm_target = targets.tvm_target(target)
+            private.launch()
             display.stage("lowering it to tasks")
-            lowered = lowering.lower(source.module, tvm_target)
+            lowered = lowering.lower(source.module, targets.tvm_target(target))
             tasks = lowering.extract(lowered, target)
             if not tasks:
                 raise Failed(f"{request.model} has no tensor program to tune")
-            store.add_tasks(tasks)
-            generator = _generator(config)
-            started.result()
-            display.stage("measuring")
-            with _stoppable(display) as stop:
-                tuning = _tuning(tasks, store, generator, measurer, config, display)
-                tuning.stop = stop.is_set
-                if request.time_budget is not None:
-                    tuning.deadline = time.monotonic() + request.time_budget
-                tuning.run()
-        result = summary.Result(
-            request.model,
-            target,
-            generator.version,
-            tuning.states,
-        )
-        if stop.is_set():
-            return TuneResult(result.summary(time.monotonic() - begin, None), None, None, True)
-        display.stage("comparing with the machine's peak")
-        result.peak_gflops = peak_gflops(target, cores.run) if target.device == "cpu" else 0.0
-        display.stage("compiling and timing the whole model")
-        times, compiled = _finish(request, source, lowered, generator, result, cores)
-        document = result.summary(time.monotonic() - begin, (times, compiled))
-        if request.out is not None:
-            summary.write(request.out, document, times.pytorch_ms)
-        return TuneResult(document, request.out, times.pytorch_ms, False)
+            prepared = Prepared(request.model, request.input_shapes, source, lowered, tasks)
+            display.stage("starting the daemon" if running is None else "handing over")
+            give_way()
+            daemon = running or private.daemon()
+            job = _submit(request, config, daemon, prepared)
+            stopped = _follow(job, display)
+            private.end()
+            with RecordStore(state_dir / "records.sqlite", read_only=True) as store:
+                states = delivery.read_states(store, tasks)
+            if stopped:
+                return delivery.interrupted(request.model, states, begin)
+            display.stage("compiling and timing the whole model")
+            return delivery.deliver(prepared, states, state_dir, request.out, begin)
 
 
-def _check_out(out: Path | None) -> None:
-    """Find out before hours of measuring that the results cannot be written."""
-    if out is None:
-        return
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=out):
-            pass
-    except OSError as error:
-        raise BadInput(
-            f"cannot write to --out {out}: {error.strerror}; choose another folder"
-        ) from error
-
-
-@contextmanager
-def _yielding(cores: CoreLayout) -> Iterator[None]:
-    """Keep this process and its threads off the run cores meanwhile."""
-    import torch
-
-    before, threads = os.sched_getaffinity(0), torch.get_num_threads()
-    torch.set_num_threads(max(1, len(cores.build)))
-    for thread in threading.enumerate():
-        if thread.native_id is not None:
-            os.sched_setaffinity(thread.native_id, set(cores.build))
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, before)
-        torch.set_num_threads(threads)
-
-
-@contextmanager
-def _measurer(
-    request: Request, config: Config, target: TargetInfo, cores: CoreLayout
-) -> Iterator[tuple[Measurer, Future[None]]]:
-    """The measurer, its server starting in the background while the model is loaded."""
-    m = config.measure
-    limits = Limits(
-        build_s=m.build_timeout,
-        run_s=m.run_timeout,
-        budget_s=m.budget,
-        baseline_s=m.baseline_timeout,
-        memory_bytes=m.memory_bytes,
-        repeats=m.repeats,
+def _submit(request: Request, config: Config, daemon: Daemon, prepared: Prepared) -> Job:
+    path = daemon.state_dir / "jobs" / f"{uuid.uuid4().hex[:12]}.tasks"
+    save_tasks(path, prepared.tasks)
+    return daemon.submit(
+        request.model,
+        input_shape=request.input_shapes,
+        target=request.target,
+        trials=config.tune.trials,
+        time_budget=request.time_budget,
+        tasks=str(path),
     )
-    measurer = Measurer(target, cores, request.state_dir / "references", limits, m.builders, m.lend)
-    try:
-        with ThreadPoolExecutor(1, "measure") as pool:
-            started = pool.submit(measurer.start)
-            try:
-                yield measurer, started
-            finally:
-                measurer.close()  # ends a start that is still going on
-    finally:
-        measurer.close()
 
 
-def _generator(config: Config) -> Generator:
-    g = config.generate
-    source = Path(g.checkpoint) if g.checkpoint else checkpoints.SHIPPED
-    policy = Policy(g.over, g.refined, g.explore, g.incumbents, g.temperature)
-    return Generator(checkpoints.load(source), policy, config.tune.seed)
-
-
-def _tuning(
-    tasks: list[Task],
-    store: RecordStore,
-    generator: Generator,
-    measurer: Measurer,
-    config: Config,
-    display: Display,
-) -> Tuning:
-    states = [
-        TaskState(
-            task,
-            store.records(task.id, task.target.fingerprint),
-            store.baseline(task.id, task.target.fingerprint),
-        )
-        for task in tasks
-    ]
-    device = MeasuringDevice(measurer)
-    tuning = Tuning(states, generator, device, store, config.tune.trials, config.tune.batch)
-    tuning.on_progress = display.progress
-    return tuning
+def _follow(job: Job, display: Display) -> bool:
+    """Wait for the job; whether the user stopped it. Raises `Failed` where it failed."""
+    last: dict[str, Any] = {"state": "running", "reason": ""}
+    with _stoppable(job, display) as stop:
+        try:
+            for last in job.daemon.follow(job.id):
+                if last.get("progress") and last["state"] == "running":
+                    display.progress(SimpleNamespace(**last["progress"]))
+        except NoDaemon:
+            if not stop.is_set():
+                raise
+    if stop.is_set() or last["state"] == "cancelled":
+        return True
+    if last["state"] == "failed":
+        raise Failed(last["reason"])
+    if last["state"] != "done":
+        raise Failed("the daemon ended before the job did; see its log, the same command continues")
+    return False
 
 
 @contextmanager
-def _stoppable(display: Display) -> Iterator[threading.Event]:
-    """An event that SIGINT and SIGTERM set once; the second signal acts as it would have."""
+def _stoppable(job: Job, display: Display) -> Iterator[threading.Event]:
+    """SIGINT and SIGTERM cancel the job once; the second signal acts as it would have."""
     stop = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield stop
@@ -239,6 +149,7 @@ def _stoppable(display: Display) -> Iterator[threading.Event]:
     def handle(number: int, _frame: Any) -> None:
         stop.set()
         display.stopping()
+        threading.Thread(target=_cancel, args=(job,), daemon=True).start()
         signal.signal(number, before[signal.Signals(number)])
 
     for number in before:
@@ -250,42 +161,83 @@ def _stoppable(display: Display) -> Iterator[threading.Event]:
             signal.signal(number, handler)
 
 
-def _finish(
-    request: Request,
-    source: Any,
-    lowered: Any,
-    generator: Generator,
-    result: summary.Result,
-    cores: CoreLayout,
-) -> tuple[whole_model.WholeModelTimes, lowering.Compiled]:
-    """Export the records, compile the model with them, and time it against the untuned one."""
-    target = targets.tvm_target(result.target)
-    with tempfile.TemporaryDirectory(prefix="tlmd-") as scratch_name:
-        scratch = Path(scratch_name)
-        out = request.out or scratch / "out"
-        database = metaschedule.create(out)
-        for row in result.rows():
-            candidate = row.record and row.record.candidate
-            trace = (
-                generator.space(row.task).trace_json(candidate)
-                if candidate
-                else metaschedule.UNSCHEDULED
-            )
-            metaschedule.commit(database, row.task, trace, row.seconds, target)
-        metaschedule.check_written(out)
-        compiled = lowering.compile_model(lowered, target, database)
-        if compiled.missing:
-            raise Failed(f"records were not applied to {', '.join(compiled.missing[:5])}")
-        tuned = whole_model.export(compiled.executable, out, source.inputs)
-        plain = lowering.compile_model(lowered, target)
-        untuned = whole_model.export(plain.executable, scratch, source.inputs)
-        times = whole_model.measure(
-            untuned,
-            tuned,
-            request.model,
-            request.input_shapes,
-            source.random_inputs(0),
-            cores.run,
-            scratch,
-        )
-    return times, compiled
+def _cancel(job: Job) -> None:
+    try:
+        job.cancel()
+    except (NoDaemon, Failed):
+        return  # it is gone, and the job with it
+
+
+class _Private:
+    """A daemon for this one job, or nothing where one runs already. Ends with the block."""
+
+    def __init__(self, request: Request, config: Config, running: Daemon | None) -> None:
+        self._request = request
+        self._needed = running is None
+        self._process: subprocess.Popen[bytes] | None = None
+        if self._needed:
+            _check_checkpoint(config)
+
+    def __enter__(self) -> _Private:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.end()
+
+    def launch(self) -> None:
+        """Start it in the background, where one is needed."""
+        if self._needed:
+            r = self._request
+            self._process = lifecycle.launch(r.state_dir, r.config, r.flags, "private")
+
+    def daemon(self) -> Daemon:
+        """The daemon, when it answers."""
+        assert self._process is not None
+        return lifecycle.wait_for(self._request.state_dir, self._process)
+
+    def end(self) -> None:
+        """Let it finish what is in flight, and wait until it and all its processes are gone."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        if process.stdin is not None:
+            process.stdin.close()  # which it takes as a sign
+        try:
+            process.wait(_END_S)
+        except (subprocess.TimeoutExpired, KeyboardInterrupt, Interrupted):
+            process.kill()
+            process.wait()
+            raise
+
+
+def _check_checkpoint(config: Config) -> None:
+    """A damaged checkpoint is better found before anything is started."""
+    directory = Path(config.generate.checkpoint or SHIPPED)
+    try:
+        checkpoints.read(directory)
+    except BadInput:
+        raise
+    except OSError as error:
+        raise BadInput(f"cannot read the checkpoint {directory}: {error.strerror}") from error
+
+
+@contextmanager
+def _yielding(layout: CoreLayout, now: bool) -> Iterator[Callable[[], None]]:
+    """Keep this process off the run cores: `now`, or when the yielded function is called."""
+    import torch
+
+    before, threads = os.sched_getaffinity(0), torch.get_num_threads()
+
+    def give_way() -> None:
+        torch.set_num_threads(max(1, len(layout.build)))
+        for thread in threading.enumerate():
+            if thread.native_id is not None:
+                os.sched_setaffinity(thread.native_id, set(layout.build))
+
+    if now:
+        give_way()
+    try:
+        yield give_way
+    finally:
+        os.sched_setaffinity(0, before)
+        torch.set_num_threads(threads)

@@ -18,21 +18,10 @@ from tlmd.model.ranker import Floats, Measured
 from tlmd.model.sampling import Request, Sampler
 from tlmd.space.features import WIDTH, FeatureExtractor
 from tlmd.space.space import InvalidCandidate, TaskSpace, module_hash
-from tlmd.types import Candidate, Outcome, Record, Status, Task
+from tlmd.types import Candidate, Outcome, Proposal, Record, Status, Task
 
 _SPACES = 64  # task spaces kept in memory
 SEARCHED = -1  # the version of a candidate that refinement wrote, not the TLM
-
-
-@dataclass(frozen=True)
-class Proposal:
-    """A candidate to measure; `score` is the ranker's, `version` who wrote it (-1 refinement)."""
-
-    candidate: Candidate
-    trace: str
-    module_hash: str
-    version: int
-    score: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -88,20 +77,26 @@ class Generator:
         return self._spaces[task.id]
 
     def write(
-        self, task: Task, count: int, records: list[Record]
+        self,
+        task: Task,
+        count: int,
+        records: Sequence[Record],
+        avoid: Sequence[tuple[str, str]] = (),
+        over: float | None = None,
     ) -> tuple[list[Proposal], list[Record]]:
         """At most `count` new candidates of `task`, best first; fewer when the space is exhausted.
 
-        `records` is what has been measured of the task: none of it is written again. The second
+        `records` is what has been measured of the task and `avoid` are the ids and module hashes of
+        what is on its way: none of it is written again. `over` replaces the policy's. The second
         list holds records of candidates that TVM refused, with its reason; they are never built.
         """
         space = self.space(task)
-        ids = {r.candidate.id for r in records}
-        hashes = {r.module_hash for r in records}
+        ids = {r.candidate.id for r in records} | {candidate_id for candidate_id, _ in avoid}
+        hashes = {r.module_hash for r in records} | {digest for _, digest in avoid}
         pool: list[Proposal] = []
         schedules: list[Any] = []
         refused: list[Record] = []
-        for candidate, version in self._written(space, count, records):
+        for candidate, version in self._written(space, count, records, over or self.policy.over):
             if candidate.id in ids:
                 continue
             ids.add(candidate.id)
@@ -114,7 +109,8 @@ class Generator:
             if digest not in hashes:
                 hashes.add(digest)
                 schedules.append(schedule)
-                pool.append(Proposal(candidate, space.trace_json(candidate), digest, version))
+                trace = space.trace_json(candidate)
+                pool.append(Proposal(candidate, trace, digest, version, ranked=self.version))
         scores = self._ranker.score(self.extractor(task).rows(schedules))
         return self._pick(pool, scores, count), refused
 
@@ -151,11 +147,11 @@ class Generator:
         return self._extractors[task.target.spec]
 
     def _written(
-        self, space: TaskSpace, count: int, records: list[Record]
+        self, space: TaskSpace, count: int, records: Sequence[Record], over: float
     ) -> list[tuple[Candidate, int]]:
         """Candidates by the TLM and, once there are incumbents, by refinement; not yet checked."""
         policy = self.policy
-        total = max(count * policy.over, 16)
+        total = max(round(count * over), 16)
         incumbents = _fastest(records, policy.incumbents)
         near = int(total * policy.refined) if incumbents else 0
         written = [(c, SEARCHED) for c in self._neighbours(space, incumbents, near)]
@@ -196,7 +192,7 @@ class Generator:
         return [replace(pool[i], score=float(scores[i])) for i in picked]
 
 
-def _fastest(records: list[Record], count: int) -> list[Candidate]:
+def _fastest(records: Sequence[Record], count: int) -> list[Candidate]:
     """The fastest verified candidates, best first."""
     good = [r for r in records if r.outcome.ok and r.outcome.verified]
     return [r.candidate for r in sorted(good, key=lambda r: r.outcome.seconds)[:count]]

@@ -125,10 +125,11 @@ class Measurer:
             _log.warning("no baseline for %s: %s %s", task.name, outcome.status, outcome.detail)
         return Baseline(task.id, outcome.seconds, self.target.fingerprint)
 
-    def measure(self, jobs: Iterable[Job]) -> Iterator[tuple[Job, Outcome]]:
+    def measure(self, jobs: Iterable[Job | None]) -> Iterator[tuple[Job, Outcome]]:
         """Measure `jobs` and yield each as it finishes, not in order.
 
-        Jobs are pulled lazily, at most `builders` ahead. A task without a reference gets its
+        Jobs are pulled lazily, at most `builders` ahead; None says that there is no further one
+        yet, which is allowed only while some are in flight. A task without a reference gets its
         baseline first. Closing the iterator early abandons what is in flight.
         """
         source = iter(jobs)
@@ -137,9 +138,12 @@ class Measurer:
         try:
             while True:
                 while not exhausted and len(mine) < self.builders:
-                    job = next(source, None)
-                    if job is None:
+                    try:
+                        job = next(source)
+                    except StopIteration:
                         exhausted = True
+                        break
+                    if job is None:
                         break
                     self._need_reference(job.task)
                     mine[self._submit(job.task, job.trace, job.incumbent_s)] = job

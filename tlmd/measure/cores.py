@@ -51,6 +51,28 @@ def plan_cores(
     return CoreLayout(run_cpus, tuple(sorted(cpu for core in rest for cpu in core)) or run_cpus)
 
 
+def plan_slots(
+    count: int, available: set[int] | None = None, run: int | None = None, sysfs: Path = _SYSFS
+) -> list[CoreLayout]:
+    """`count` slots of `run` cores each on one machine; all of them build on the same other cores.
+
+    By default they share half of the physical cores. Raises `BadInput` where they do not fit.
+    """
+    if count == 1:
+        return [plan_cores(available, run, sysfs)]
+    cpus = os.sched_getaffinity(0) if available is None else available
+    each = run or max(1, len(_physical_cores(cpus, sysfs)) // 2 // count)
+    together = plan_cores(cpus, each * count, sysfs)
+    return [
+        CoreLayout(together.run[i * each : (i + 1) * each], together.build) for i in range(count)
+    ]
+
+
+def slot_lock(cache_dir: Path, run: tuple[int, ...]) -> Path:
+    """The file that whoever times something on these cores holds a lock on (`fcntl.flock`)."""
+    return cache_dir / f"slot-{'-'.join(map(str, run))}.lock"
+
+
 def _physical_cores(cpus: Iterable[int], sysfs: Path) -> list[tuple[int, ...]]:
     """Groups of SMT siblings among `cpus`, in ascending order; single CPUs where unknown."""
     left = set(cpus)

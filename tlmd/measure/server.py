@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tlmd.measure.cores import slot_lock
 from tlmd.measure.protocol import Inbox, Load, Ready, Reply, Setup, Stage, Verdict, Work, send
 from tlmd.measure.sandbox import post_mortem
 from tlmd.types import Outcome, Status
@@ -68,7 +69,7 @@ class Server:
         target = tvm_target(setup.target)
         cache = Path(setup.cache_dir)
         store = verify.ReferenceStore(cache, self._limits.cache_bytes)
-        lock = cache / f"slot-{'-'.join(map(str, setup.run))}.lock"
+        lock = slot_lock(cache, setup.run)
         kernel = ReferenceKernel(target) if setup.target.device == "cpu" else None
         reference_s = setup.reference_s or _settle(kernel, lock, setup)
         self._env = child.Environment(setup, target, store, kernel, reference_s, lock)

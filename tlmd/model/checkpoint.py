@@ -1,4 +1,8 @@
-"""Checkpoints on disk: safetensors + ranker + a manifest with SHA-256, written last. No pickle."""
+"""Checkpoints: safetensors + ranker + a manifest with SHA-256, in a folder or as bytes. No pickle.
+
+A folder holds the three files, the manifest written last. As bytes, for a process or a registry to
+hand on, they are one msgpack document ``{"manifest", "sha256", "files"}`` of the very same files.
+"""
 
 from __future__ import annotations
 
@@ -8,18 +12,20 @@ import os
 import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import safetensors.torch
+import msgpack
 
+from tlmd.config import SHIPPED
 from tlmd.errors import BadInput
 from tlmd.language import vocabulary
-from tlmd.model import network
-from tlmd.model.ranker import Ranker
 
-SHIPPED = Path(__file__).parent.parent / "pretrained"
+if TYPE_CHECKING:
+    from tlmd.model.ranker import Ranker
+
 _SCHEMA = 1
 _MODEL, _RANKER, _MANIFEST = "model.safetensors", "ranker.ubj", "manifest.json"
+_BLOB = "the checkpoint that was handed over"
 
 
 @dataclass
@@ -36,75 +42,210 @@ class Checkpoint:
     notes: dict[str, Any] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class _Parts:
+    """A checkpoint as it is stored: the text of its manifest and the files that this lists."""
+
+    manifest: bytes
+    files: dict[str, bytes]
+
+
 def save(checkpoint: Checkpoint, directory: Path) -> None:
     """Write `directory` atomically: it appears whole or not at all (existing: replaced)."""
-    draft = directory.with_name(f".{directory.name}.{os.getpid()}")
-    shutil.rmtree(draft, ignore_errors=True)
-    draft.mkdir(parents=True)
-    # The tied output layer shares the embedding's storage and is not written twice.
-    weights = {k: v for k, v in checkpoint.model.state_dict().items() if k != "lm_head.weight"}
-    safetensors.torch.save_file(weights, draft / _MODEL)
-    (draft / _RANKER).write_bytes(checkpoint.ranker.to_bytes())
-    manifest = {
-        "schema": _SCHEMA,
-        "version": checkpoint.version,
-        "preset": checkpoint.preset,
-        "vocabulary": vocabulary.FINGERPRINT,
-        "sha256": {name: _sha256(draft / name) for name in (_MODEL, _RANKER)},
-        "notes": checkpoint.notes,
-    }
-    (draft / _MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n")
-    for path in draft.iterdir():
-        path.chmod(0o644)  # safetensors writes for the owner only; a package is for everyone
-        _sync(path)
-    _sync(draft)
-    if directory.exists():
-        shutil.rmtree(directory)
-    draft.replace(directory)
-    _sync(directory.parent)
+    _replace(_parts(checkpoint), directory)
 
 
 def load(directory: Path = SHIPPED) -> Checkpoint:
     """Read a checkpoint; raises `BadInput` for a missing, damaged or foreign one."""
-    manifest = _manifest(directory)
-    for name, expected in manifest["sha256"].items():
-        path = directory / name
-        if not path.is_file() or _sha256(path) != expected:
-            raise BadInput(f"checkpoint file {path} is damaged; restore it or use another version")
-    model = network.create(manifest["preset"])
-    weights = safetensors.torch.load_file(directory / _MODEL)
-    missing, unexpected = model.load_state_dict(weights, strict=False)
-    if unexpected or set(missing) - {"lm_head.weight"}:
-        raise BadInput(f"checkpoint {directory} does not fit the network {manifest['preset']!r}")
-    model.tie_weights()
-    ranker = Ranker.from_bytes((directory / _RANKER).read_bytes())
-    return Checkpoint(
-        manifest["version"], manifest["preset"], model.eval(), ranker, manifest.get("notes", {})
-    )
+    return _restore(_read(directory), f"checkpoint {directory}")
 
 
-def _manifest(directory: Path) -> dict[str, Any]:
-    try:
-        manifest: dict[str, Any] = json.loads((directory / _MANIFEST).read_text())
-    except (OSError, ValueError) as error:
-        raise BadInput(f"{directory} holds no checkpoint ({error})") from error
-    if manifest.get("schema") != _SCHEMA:
-        raise BadInput(f"checkpoint {directory} has schema {manifest.get('schema')}, not {_SCHEMA}")
-    if manifest["vocabulary"] != vocabulary.FINGERPRINT:
-        raise BadInput(
-            f"checkpoint {directory} speaks another vocabulary; "
-            "make a new one with 'python -m tlmd.daemon.pretrain'"
-        )
-    return manifest
+def to_bytes(checkpoint: Checkpoint) -> bytes:
+    """The checkpoint as one msgpack document."""
+    return _pack(_parts(checkpoint))
 
 
-def _sha256(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+def from_bytes(data: bytes) -> Checkpoint:
+    """The inverse of `to_bytes`; raises `BadInput` for anything damaged or foreign."""
+    return _restore(_unpack(data), _BLOB)
 
 
-def _sync(path: Path) -> None:
+def read(directory: Path, version: int | None = None) -> bytes:
+    """The bytes of the checkpoint in `directory`, checked but without building its network.
+
+    They carry `version` where one is given. Raises what `load` raises, but does not notice weights
+    that fit no network.
+    """
+    parts = _read(directory)
+    if version is not None:
+        manifest = _manifest(parts.manifest, f"checkpoint {directory}")
+        parts = _Parts(_json({**manifest, "version": version}), parts.files)
+    return _pack(parts)
+
+
+def write(data: bytes, directory: Path) -> None:
+    """Write what `to_bytes` made as `save` does, without building its network.
+
+    Raises `BadInput` for damaged or foreign bytes; then nothing is written.
+    """
+    _replace(_unpack(data), directory)
+
+
+def unpack(data: bytes, directory: Path) -> None:
+    """Like `write` into a new directory, but file by file, the manifest last; all is synced.
+
+    For who moves `directory` into place later.
+    """
+    _fill(_unpack(data), directory)
+
+
+def manifest(directory: Path) -> dict[str, Any]:
+    """The manifest (``version``, ``preset``, ``notes``, ...); raises `BadInput` where unusable."""
+    return _manifest(_manifest_text(directory), f"checkpoint {directory}")
+
+
+def sync(path: Path) -> None:
+    """Wait until a file or the names in a directory are on disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def _parts(checkpoint: Checkpoint) -> _Parts:
+    import safetensors.torch
+
+    # The tied output layer shares the embedding's storage and is not written twice.
+    weights = {k: v for k, v in checkpoint.model.state_dict().items() if k != "lm_head.weight"}
+    files = {_MODEL: safetensors.torch.save(weights), _RANKER: checkpoint.ranker.to_bytes()}
+    entries = {
+        "schema": _SCHEMA,
+        "version": checkpoint.version,
+        "preset": checkpoint.preset,
+        "vocabulary": vocabulary.FINGERPRINT,
+        "sha256": {name: _sha256(content) for name, content in files.items()},
+        "notes": checkpoint.notes,
+    }
+    return _Parts(_json(entries), files)
+
+
+def _restore(parts: _Parts, where: str) -> Checkpoint:
+    # Loaded here, so that handing files on (the registry) needs neither torch nor xgboost.
+    import safetensors.torch
+
+    from tlmd.model import network
+    from tlmd.model.ranker import Ranker
+
+    entries = _manifest(parts.manifest, where)
+    preset = entries["preset"]
+    model = network.create(preset)
+    try:
+        weights = safetensors.torch.load(parts.files[_MODEL])
+        missing, unexpected = model.load_state_dict(weights, strict=False)
+        ranker = Ranker.from_bytes(parts.files[_RANKER])
+    except (RuntimeError, ValueError, safetensors.SafetensorError) as error:
+        raise BadInput(f"{where} does not fit the network {preset!r}") from error
+    if unexpected or set(missing) - {"lm_head.weight"}:
+        raise BadInput(f"{where} does not fit the network {preset!r}")
+    model.tie_weights()
+    return Checkpoint(entries["version"], preset, model.eval(), ranker, entries.get("notes", {}))
+
+
+def _read(directory: Path) -> _Parts:
+    text = _manifest_text(directory)
+    entries = _manifest(text, f"checkpoint {directory}")
+    files: dict[str, bytes] = {}
+    for name, expected in entries["sha256"].items():
+        path = directory / name
+        try:
+            files[name] = path.read_bytes()
+        except OSError as error:
+            raise BadInput(f"cannot read the checkpoint file {path}: {error.strerror}") from error
+        if _sha256(files[name]) != expected:
+            raise BadInput(f"checkpoint file {path} is damaged; restore it or use another version")
+    return _Parts(text, files)
+
+
+def _replace(parts: _Parts, directory: Path) -> None:
+    draft = directory.with_name(f".{directory.name}.{os.getpid()}")
+    shutil.rmtree(draft, ignore_errors=True)
+    _fill(parts, draft)
+    if directory.exists():
+        shutil.rmtree(directory)
+    draft.replace(directory)
+    sync(directory.parent)
+
+
+def _fill(parts: _Parts, directory: Path) -> None:
+    directory.mkdir(parents=True)
+    for name, content in (*parts.files.items(), (_MANIFEST, parts.manifest)):
+        path = directory / name
+        path.write_bytes(content)
+        path.chmod(0o644)  # whatever the umask: a package is for everyone
+        sync(path)
+    sync(directory)
+
+
+def _pack(parts: _Parts) -> bytes:
+    document = {
+        "manifest": parts.manifest,
+        "sha256": _sha256(parts.manifest),
+        "files": parts.files,
+    }
+    packed: bytes = msgpack.packb(document, use_bin_type=True)
+    return packed
+
+
+def _unpack(data: bytes) -> _Parts:
+    damaged = f"{_BLOB} is damaged; send it again"
+    try:
+        document = msgpack.unpackb(data, raw=False)
+        parts = _Parts(document["manifest"], document["files"])
+        whole = _sha256(parts.manifest) == document["sha256"]
+    except (ValueError, KeyError, TypeError, msgpack.UnpackException) as error:
+        raise BadInput(damaged) from error
+    if not whole or not isinstance(parts.files, dict):
+        raise BadInput(damaged)
+    expected = _manifest(parts.manifest, _BLOB)["sha256"]
+    for name in (*expected, *parts.files):
+        content = parts.files.get(name)
+        if not isinstance(content, bytes) or _sha256(content) != expected.get(name):
+            raise BadInput(damaged)
+    return parts
+
+
+def _manifest_text(directory: Path) -> bytes:
+    try:
+        return (directory / _MANIFEST).read_bytes()
+    except OSError as error:
+        raise BadInput(f"{directory} holds no checkpoint ({error})") from error
+
+
+def _manifest(text: bytes, where: str) -> dict[str, Any]:
+    try:
+        entries = json.loads(text)
+    except ValueError as error:
+        raise BadInput(f"{where}: its manifest is damaged ({error})") from error
+    schema = entries.get("schema") if isinstance(entries, dict) else None
+    if schema != _SCHEMA:
+        raise BadInput(f"{where} has schema {schema}, not {_SCHEMA}")
+    if entries.get("vocabulary") != vocabulary.FINGERPRINT:
+        raise BadInput(
+            f"{where} speaks another vocabulary; "
+            "make a new one with 'python -m tlmd.learn.pretrain'"
+        )
+    shape = {"version": int, "preset": str, "sha256": dict}
+    if any(not isinstance(entries.get(name), kind) for name, kind in shape.items()):
+        raise BadInput(f"{where}: its manifest is damaged")
+    if set(entries["sha256"]) != {_MODEL, _RANKER}:  # names are paths: no others are followed
+        raise BadInput(f"{where}: its manifest lists other files")
+    return dict(entries)
+
+
+def _json(entries: dict[str, Any]) -> bytes:
+    return (json.dumps(entries, indent=1) + "\n").encode()
+
+
+def _sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()

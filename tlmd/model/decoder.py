@@ -38,12 +38,21 @@ class GroupCache:
 
 
 class Decoder:
-    """Runs a `GPT2LMHeadModel` on prompts and on groups of sentences behind them."""
+    """Runs a `GPT2LMHeadModel` on prompts and on groups of sentences behind them.
+
+    Tokens may be anywhere; what comes back is on the network's device.
+    """
 
     def __init__(self, model: Any) -> None:
         self.model = model
         self._heads: int = model.config.n_head
         self._layers = list(model.transformer.h)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the network is."""
+        device: torch.device = self.model.transformer.wte.weight.device
+        return device
 
     def prompt(self, tokens: Tensor) -> PromptCache:
         """The cache of a prompt, ``tokens`` int64 ``[prompt]``."""
@@ -65,9 +74,8 @@ class Decoder:
         """An empty cache for `batch` sentences of at most `capacity` tokens."""
         config = self.model.config
         shape = (batch, self._heads, capacity, config.n_embd // self._heads)
-        return GroupCache(
-            [torch.empty(shape) for _ in self._layers], [torch.empty(shape) for _ in self._layers]
-        )
+        empty = [torch.empty(shape, device=self.device) for _ in 2 * self._layers]
+        return GroupCache(empty[::2], empty[1::2])
 
     def extend(self, prompt: PromptCache, tokens: Tensor, group: GroupCache | None) -> Tensor:
         """Hidden states of the next tokens ``[batch, new]``, which are added to `group`."""
@@ -95,12 +103,14 @@ class Decoder:
         """Scores of all words, or of the words in `columns`, for hidden states ``[..., width]``."""
         weight = self.model.transformer.wte.weight
         states = self.model.transformer.ln_f(hidden)
-        return functional.linear(states, weight if columns is None else weight[columns])
+        if columns is not None:
+            weight = weight[columns.to(self.device)]
+        return functional.linear(states, weight)
 
     def _embed(self, tokens: Tensor, start: int) -> Tensor:
-        positions = torch.arange(start, start + tokens.shape[1])
+        positions = torch.arange(start, start + tokens.shape[1], device=self.device)
         transformer = self.model.transformer
-        embedded: Tensor = transformer.wte(tokens) + transformer.wpe(positions)
+        embedded: Tensor = transformer.wte(tokens.to(self.device)) + transformer.wpe(positions)
         return embedded
 
     def _project(self, layer: Any, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -133,4 +143,4 @@ class Decoder:
 
 def _causal(length: int, like: Tensor) -> Tensor:
     """``[length, length]``: 0 where a position may look, minus infinity where it may not."""
-    return torch.full((length, length), float("-inf"), dtype=like.dtype).triu(1)
+    return torch.full((length, length), float("-inf"), dtype=like.dtype, device=like.device).triu(1)

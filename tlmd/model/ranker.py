@@ -6,6 +6,7 @@ the tasks of all models, so that it already ranks a task it has never measured.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,17 +57,35 @@ class Ranker:
         """A new ranker trained from scratch on `tasks`."""
         return Ranker(self._train(tasks, rounds, seed, None))
 
-    def adapt(self, tasks: list[Measured], rounds: int = 20, seed: int = 0) -> Ranker:
-        """A new ranker that corrects this one by trees fitted to what was measured since."""
-        return Ranker(self._train(tasks, rounds, seed, self._booster))
+    def adapt(
+        self,
+        tasks: list[Measured],
+        rounds: int = 20,
+        seed: int = 0,
+        stop: Callable[[], bool] | None = None,
+    ) -> Ranker:
+        """A new ranker that corrects this one by trees fitted to what was measured since.
 
-    def _train(self, tasks: list[Measured], rounds: int, seed: int, base: Any) -> Any:
+        `stop` is asked after each round; when it says so, the trees there are must do.
+        """
+        return Ranker(self._train(tasks, rounds, seed, self._booster, stop))
+
+    def _train(
+        self,
+        tasks: list[Measured],
+        rounds: int,
+        seed: int,
+        base: Any,
+        stop: Callable[[], bool] | None = None,
+    ) -> Any:
         usable = [task for task in tasks if np.isfinite(task.seconds).sum() >= 2]
         if not usable:
             return base
         labels = np.concatenate([_labels(task.seconds) for task in usable])
         data = xgboost.DMatrix(np.concatenate([task.features for task in usable]), labels)
-        return xgboost.train({**_PARAMETERS, "seed": seed}, data, rounds, xgb_model=base)
+        callbacks = [_Stop(stop)] if stop else []
+        parameters = {**_PARAMETERS, "seed": seed}
+        return xgboost.train(parameters, data, rounds, xgb_model=base, callbacks=callbacks)
 
     def to_bytes(self) -> bytes:
         """The trees in xgboost's own binary JSON; empty for a fresh ranker."""
@@ -80,6 +99,17 @@ class Ranker:
         booster = xgboost.Booster({"nthread": 1})
         booster.load_model(bytearray(data))
         return Ranker(booster)
+
+
+class _Stop(xgboost.callback.TrainingCallback):  # type: ignore[misc]
+    """Ends the training after a round when asked to."""
+
+    def __init__(self, stop: Callable[[], bool]) -> None:
+        super().__init__()
+        self._stop = stop
+
+    def after_iteration(self, _model: Any, _epoch: int, _log: Any) -> bool:
+        return self._stop()
 
 
 def _labels(seconds: NDArray[np.float64]) -> Floats:

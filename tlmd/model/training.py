@@ -32,7 +32,8 @@ class Demonstration:
 class TrainingPlan:
     """How long and how fast to train. `per_prompt` sentences share one pass over their prompt.
 
-    The learning rate warms up over the first 5 % of the steps and falls to a tenth by a cosine.
+    The learning rate warms up over the first 5 % of the steps and falls to a tenth by a cosine;
+    without `decay` it stays where it is, so that stopping early loses nothing but steps.
     """
 
     steps: int = 1000
@@ -42,6 +43,7 @@ class TrainingPlan:
     weight_decay: float = 0.01
     clip: float = 1.0
     seed: int = 0
+    decay: bool = True
 
 
 class Trainer:
@@ -106,23 +108,32 @@ class Trainer:
         optimiser.step()
         return total / max(count, 1)
 
-    def _loss(self, batch: list[Demonstration]) -> tuple[Tensor, int]:
+    def _loss(self, batch: Sequence[Demonstration]) -> tuple[Tensor, int]:
         """Summed cross entropy over the decided tokens of sentences of one prompt; their count."""
-        longest = max(len(d.sentence) for d in batch)
-        tokens = torch.full((len(batch), longest), PAD)
-        targets = torch.full((len(batch), longest), _IGNORED)
-        for row, d in enumerate(batch):
-            sentence = torch.tensor(d.sentence)
-            tokens[row, : len(sentence)] = sentence
-            decided = torch.tensor(d.decided)
-            targets[row, : len(sentence)] = torch.where(decided, sentence, _IGNORED)
-        prompt = self._decoder.prompt(torch.tensor(batch[0].prompt))
-        hidden = self._decoder.sentences(prompt, tokens)
-        # A position predicts the next one; only positions before a decided token need logits.
-        wanted = targets[:, 1:] != _IGNORED
-        logits = self._decoder.logits(hidden[:, :-1][wanted])
-        loss = functional.cross_entropy(logits, targets[:, 1:][wanted], reduction="sum")
-        return loss, int(wanted.sum())
+        logits, targets = predictions(self._decoder, batch)
+        return functional.cross_entropy(logits, targets, reduction="sum"), len(targets)
+
+
+def predictions(decoder: Decoder, batch: Sequence[Demonstration]) -> tuple[Tensor, Tensor]:
+    """What the network says of the decided tokens of sentences that share one prompt.
+
+    Unmasked scores of all words ``[decided, words]`` and the tokens that were decided
+    ``[decided]``, sentence after sentence; everything before a token is as demonstrated.
+    """
+    longest = max(len(d.sentence) for d in batch)
+    tokens = torch.full((len(batch), longest), PAD)
+    targets = torch.full((len(batch), longest), _IGNORED)
+    for row, d in enumerate(batch):
+        sentence = torch.tensor(d.sentence)
+        tokens[row, : len(sentence)] = sentence
+        decided = torch.tensor(d.decided)
+        targets[row, : len(sentence)] = torch.where(decided, sentence, _IGNORED)
+    prompt = decoder.prompt(torch.tensor(batch[0].prompt))
+    hidden = decoder.sentences(prompt, tokens)
+    # A position predicts the next one; only positions before a decided token need logits.
+    targets = targets.to(decoder.device)
+    wanted = targets[:, 1:] != _IGNORED
+    return decoder.logits(hidden[:, :-1][wanted]), targets[:, 1:][wanted]
 
 
 def _by_prompt(
@@ -138,5 +149,7 @@ def _learning_rate(plan: TrainingPlan, step: int) -> float:
     warm_up = max(1, plan.steps // 20)
     if step < warm_up:
         return plan.learning_rate * (step + 1) / warm_up
+    if not plan.decay:
+        return plan.learning_rate
     progress = (step - warm_up) / max(1, plan.steps - warm_up)
     return plan.learning_rate * (0.55 + 0.45 * math.cos(math.pi * progress))

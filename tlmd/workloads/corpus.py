@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tlmd import wire
-from tlmd.errors import BadInput, TlmdError
+from tlmd.errors import BadInput, Failed, TlmdError
 from tlmd.types import TargetInfo, Task
 from tlmd.workloads.zoo import Shape, zoo
 
@@ -151,10 +151,14 @@ def _load(workload: Workload) -> SourceModel:
 
 
 def save_tasks(path: Path, tasks: Iterable[Task]) -> None:
-    """Write tasks as msgpack; a reader never sees half a file."""
+    """Write tasks as msgpack; a reader never sees half a file. Raises `Failed` on a full disk."""
     partial = path.with_name(path.name + ".partial")
-    partial.write_bytes(wire.pack(list(tasks)))
-    partial.replace(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial.write_bytes(wire.pack(list(tasks)))
+        partial.replace(path)
+    except OSError as error:
+        raise Failed(f"cannot write {path}: {error.strerror}; check the disk") from error
 
 
 def load_tasks(path: Path) -> list[Task]:

@@ -1,4 +1,4 @@
-"""Make TLM-base: `python -m tlmd.daemon.pretrain --records FILE --out DIR`.
+"""Make TLM-base: `python -m tlmd.learn.pretrain --records FILE --out DIR`.
 
 The ranker is fitted to measured records; the language model learns from random legal sentences of
 the training corpus, each with the quality that was measured or, for the many that were not, the
@@ -18,9 +18,11 @@ from random import Random
 import numpy as np
 import torch
 
+from tlmd.config import SHIPPED
 from tlmd.generate.generator import Generator
-from tlmd.language.prompt import prompt
-from tlmd.language.sentence import choice_mask, encode, quality_word
+from tlmd.language.sentence import quality_word
+from tlmd.learn.demonstrations import quality as by_quality
+from tlmd.learn.encoding import Encoder
 from tlmd.model import checkpoint as checkpoints
 from tlmd.model import network
 from tlmd.model.checkpoint import Checkpoint
@@ -39,7 +41,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument(
         "--records", type=Path, required=True, help="a data set of tasks and records"
     )
-    parser.add_argument("--out", type=Path, default=checkpoints.SHIPPED)
+    parser.add_argument("--out", type=Path, default=SHIPPED)
     parser.add_argument("--preset", default="nano")
     parser.add_argument("--sentences", type=int, default=200, help="random sentences per task")
     parser.add_argument("--minutes", type=float, default=25, help="time for the language model")
@@ -103,12 +105,12 @@ def sentences(
     kept_out: list[Demonstration] = []
     for number, task in enumerate(sorted(tasks, key=lambda t: t.id)):
         space = generator.space(task)
-        words = tuple(prompt(space.computation, task.target, space.sketches))
+        encoder = Encoder(space)
         into = kept_out if number % _VALIDATION == 0 else training
         for candidate, quality in _graded(generator, space, records[task.id], rng, count):
-            sketch = space.sketches[candidate.sketch]
-            sentence = tuple(encode(sketch, candidate, quality))
-            into.append(Demonstration(words, sentence, tuple(choice_mask(sketch))))
+            encoded = encoder.encode(candidate)
+            if encoded is not None:
+                into.append(encoded.demonstration(quality))
     return training, kept_out
 
 
@@ -116,8 +118,7 @@ def _graded(
     generator: Generator, space: TaskSpace, records: list[Record], rng: Random, count: int
 ) -> list[tuple[Candidate, str]]:
     """Measured candidates with their quality, random ones with the predicted quality."""
-    best = min((r.outcome.seconds for r in records), default=math.inf)
-    graded = [(r.candidate, quality_word(best, r.outcome.seconds)) for r in records]
+    graded = [(chosen.record.candidate, chosen.quality) for chosen in by_quality(records)]
     drawn: dict[str, Candidate] = {}
     schedules = []
     for _ in range(count):

@@ -1,0 +1,47 @@
+"""The generator as an actor: writes candidates with the checkpoint that is in force."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ray
+from ray.actor import ActorHandle
+
+from tlmd import wire
+from tlmd.config import GenerateConfig
+from tlmd.generate.generator import Generator, Policy
+from tlmd.model import checkpoint as checkpoints
+from tlmd.model.threads import use_threads
+from tlmd.pipeline.orders import WriteOrder, Written
+
+
+class GeneratorActor:
+    """`Generator` behind orders; a fresh one asks the registry for the current version."""
+
+    def __init__(
+        self,
+        registry: ActorHandle[Any],
+        config: dict[str, Any],
+        seed: int,
+    ) -> None:
+        use_threads(1)
+        c = GenerateConfig.model_validate(config)
+        policy = Policy(c.over, c.refined, c.explore, c.incumbents, c.temperature)
+        blob = ray.get(registry.control.remote("blob", -1))
+        self._generator = Generator(checkpoints.from_bytes(blob.tobytes()), policy, seed)
+
+    def describe(self) -> dict[str, Any]:
+        """Which version it uses."""
+        return {"version": self._generator.version}
+
+    def write(self, data: bytes) -> bytes:
+        """Carry out a `WriteOrder`."""
+        order = wire.unpack(WriteOrder, data)
+        written, refused = self._generator.write(
+            order.task, order.count, list(order.records), order.avoid, order.over
+        )
+        return wire.pack(Written(tuple(written), tuple(refused), self._generator.version))
+
+    def swap(self, blob: Any) -> int:
+        """Use another checkpoint from the next order on; the version now in use."""
+        return self._generator.swap(checkpoints.from_bytes(blob.tobytes()))

@@ -1,0 +1,73 @@
+"""The Ray actor around every class here: it builds the class in its own process and calls it.
+
+The daemon's process never imports what its actors need (TVM, torch), and the classes know nothing
+of how they are called.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import threading
+from typing import Any
+
+import ray
+
+
+class Host:
+    """Runs an object of the class at ``package.module:Class`` made with `arguments`.
+
+    `order` and `control` run in concurrency groups of their own, so that the second answers while
+    an order is carried out; `hold` is a call that stays open, by which a death is noticed.
+    """
+
+    def __init__(self, path: str, arguments: tuple[Any, ...]) -> None:
+        module, _, name = path.partition(":")
+        self._end = threading.Event()
+        self._object = getattr(importlib.import_module(module), name)(*arguments)
+
+    def describe(self) -> dict[str, Any]:
+        """Where this is, and what the object says of itself."""
+        node = ray.get_runtime_context().get_node_id()
+        return {"node": node, "pid": os.getpid(), **self._object.describe()}
+
+    def order(self, method: str, *arguments: Any) -> Any:
+        """Carry out an order."""
+        return getattr(self._object, method)(*arguments)
+
+    def control(self, method: str, *arguments: Any) -> Any:
+        """Answer at any time."""
+        return getattr(self._object, method)(*arguments)
+
+    def hold(self) -> None:
+        """Return when the actor closes; raises in the caller as soon as it dies."""
+        self._end.wait()
+
+    def close(self) -> None:
+        """End what the object has started; it is not used afterwards."""
+        if hasattr(self._object, "close"):
+            self._object.close()
+        self._end.set()
+
+
+for _name, _group in {
+    "describe": "control",
+    "order": "orders",
+    "control": "control",
+    "hold": "control",
+    "close": "control",
+}.items():
+    ray.method(concurrency_group=_group)(getattr(Host, _name))
+
+
+def actor_class(orders: int) -> Any:
+    """`Host` as a Ray actor class with `orders` orders at a time.
+
+    Nothing but the cluster restarts it, and Ray retries none of its calls.
+    """
+    return ray.remote(
+        num_cpus=0,
+        max_restarts=0,
+        max_task_retries=0,
+        concurrency_groups={"orders": orders, "control": 4},
+    )(Host)

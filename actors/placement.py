@@ -1,0 +1,123 @@
+"""Where actors go: which ones there are to be, on which node, with which cores."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from actors.host import actor_class
+from actors.session import Settings
+from tlmd.errors import Failed
+from tlmd.measure.cores import plan_slots
+from tlmd.pipeline.orders import Kind
+
+MEASURE = "measure"  # nodes offer slots as the resource "measure" or "measure:NAME"
+_SPARE_CORES = 4  # cores that no slot owns, per generator
+
+
+@dataclass(frozen=True)
+class Place:
+    """An actor that should be there. `index` of `count` slots of a node; '' is any node.
+
+    An `optional` one may be missing: its node can be gone for good.
+    """
+
+    name: str
+    kind: Kind
+    node: str
+    local: bool
+    index: int = 0
+    count: int = 1
+    resource: str = ""
+    optional: bool = False
+    gpus: int = 0
+
+
+def places(settings: Settings) -> list[Place]:
+    """All actors that there should be on the nodes that are alive. Raises `Failed`."""
+    head = ray.get_runtime_context().get_node_id()
+    nodes = [node for node in ray.nodes() if node["Alive"]]
+    if not any(node["NodeID"] == head for node in nodes):
+        raise Failed("Ray's own processes were killed; `tlmd start` goes on")
+    found = [Place("registry", Kind.REGISTRY, head, True)]
+    for node in nodes:
+        found += _slots(node["NodeID"], node["Resources"], node["NodeID"] == head)
+    count = settings.config.daemon.generators or _generators(settings)
+    spread = _best_nodes(nodes, "generate", head, settings)
+    for i in range(count):
+        node = spread[i % len(spread)]
+        found.append(Place(f"generator-{i}", Kind.GENERATOR, node, node == head))
+    if settings.config.train.enabled:
+        node = _best_nodes(nodes, "train", head, settings)[0]
+        gpus = next(int(n["Resources"].get("GPU", 0)) for n in nodes if n["NodeID"] == node)
+        local = node == head
+        found.append(Place("trainer", Kind.TRAINER, node, local, gpus=min(gpus, 1)))
+    return found
+
+
+def _slots(node: str, resources: dict[str, float], local: bool) -> list[Place]:
+    slots = []
+    for resource, amount in sorted(resources.items()):
+        if resource.partition(":")[0] == MEASURE:
+            slots += [resource] * int(amount)
+    name = "slot" if local else f"slot-{node[:6]}"
+    return [
+        Place(f"{name}-{i}", Kind.MEASURER, node, local, i, len(slots), resource, not local)
+        for i, resource in enumerate(slots)
+    ]
+
+
+def _best_nodes(
+    nodes: list[dict[str, Any]], wanted: str, head: str, settings: Settings
+) -> list[str]:
+    """Nodes that offer what is wanted, else those without slots, else the head."""
+    offering = [n["NodeID"] for n in nodes if n["Resources"].get(wanted)]
+    without = [n["NodeID"] for n in nodes if not any(r.startswith(MEASURE) for r in n["Resources"])]
+    return sorted(offering) or sorted(without, key=lambda n: n != head) or [head]
+
+
+def _generators(settings: Settings) -> int:
+    """One generator keeps a slot or two busy; more where there are cores for them."""
+    if not settings.is_local:
+        return max(1, int(ray.cluster_resources().get("generate", 1)))
+    layout = plan_slots(settings.config.measure.slots, set(settings.cores), settings.run_cores)[0]
+    return max(1, len(layout.build) // _SPARE_CORES)
+
+
+def create(place: Place, settings: Settings, registry: Any) -> Any:
+    """Start the actor of a place; its handle."""
+    options: dict[str, Any] = {}
+    if place.node:
+        options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(place.node, soft=False)
+    if place.resource:
+        options["resources"] = {place.resource: 1}
+    if place.gpus:
+        options["num_gpus"] = place.gpus
+    path, arguments = _made_of(place, settings, registry)
+    made = actor_class(orders=4 if place.kind is Kind.MEASURER else 1)
+    return made.options(**options).remote(path, arguments)
+
+
+def _made_of(place: Place, settings: Settings, registry: Any) -> tuple[str, tuple[Any, ...]]:
+    """The class of an actor, and what it is made with."""
+    config = settings.config
+    if place.kind is Kind.MEASURER:
+        cache = str(Path(settings.cache_dir(place.local)) / "references")
+        own = settings.cores if settings.is_local else frozenset()
+        measure = config.measure.model_dump()
+        return settings.slot_class, (measure, place.index, place.count, cache, own)
+    if place.kind is Kind.REGISTRY:
+        directory = str(settings.state_dir / "checkpoints")
+        return "actors.registry:RegistryActor", (
+            directory,
+            settings.base,
+            config.registry.model_dump(),
+        )
+    seed = config.tune.seed + place.index
+    if place.kind is Kind.GENERATOR:
+        return settings.generator_class, (registry, config.generate.model_dump(), seed)
+    return "actors.trainer:TrainerActor", (registry, config.train.model_dump(), seed)

@@ -1,0 +1,61 @@
+"""The model registry as an actor: checkpoints on the daemon's disk, and which one is in force."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tlmd import wire
+from tlmd.config import RegistryConfig
+from tlmd.model.registry import Registry
+from tlmd.pipeline.orders import Published
+
+
+class RegistryActor:
+    """`Registry` behind orders, with the gate that a new checkpoint has to pass."""
+
+    def __init__(self, directory: str, base: str, config: dict[str, Any]) -> None:
+        c = RegistryConfig.model_validate(config)
+        self._config = c
+        self._registry = Registry(Path(directory), Path(base), c.keep)
+
+    def describe(self) -> dict[str, Any]:
+        """Which version is in force."""
+        registry = self._registry
+        return {"version": registry.current, "next_version": registry.next_version()}
+
+    def blob(self, version: int) -> Any:
+        """A checkpoint as bytes ``[n] uint8``; -1 is the one in force, 0 TLM-base."""
+        data = self._registry.blob(None if version < 0 else version)
+        return np.frombuffer(data, np.uint8)
+
+    def publish(self, version: int, blob: Any, questions: bytes) -> bytes:
+        """Carry out a `PublishOrder`."""
+        from tlmd.learn import gate  # torch, which nothing else here needs
+
+        held_out = wire.unpack(tuple[gate.Question, ...], questions)  # type: ignore[arg-type]
+        tolerance = gate.Tolerance(self._config.tolerated_nats, self._config.tolerated_legal)
+
+        def check(new: Any, current: Any) -> str:
+            before = gate.examine(current.model, held_out)
+            return gate.judge(gate.examine(new.model, held_out), before, tolerance)
+
+        done = self._registry.publish(blob.tobytes(), version, check)
+        return wire.pack(Published(done.version, done.accepted, done.reason))
+
+    def promote(self, version: int) -> int:
+        """Keep a version for good and put it in force. Raises `BadInput`."""
+        self._registry.promote(version)
+        return self._registry.current
+
+    def rollback(self, version: int) -> int:
+        """Put an older version in force again. Raises `BadInput`."""
+        self._registry.rollback(version)
+        return self._registry.current
+
+    def versions(self) -> list[dict[str, Any]]:
+        """Every version there is."""
+        return [asdict(entry) for entry in self._registry.versions()]

@@ -1,0 +1,162 @@
+"""Starting and ending Ray: a private instance on loopback, or a cluster that is there already.
+
+Ray reads its environment when it is imported, so nothing here imports it before `prepare` is done.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import secrets
+import shutil
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+from platformdirs import user_cache_path
+
+from tlmd.config import SHIPPED, Config
+from tlmd.errors import Failed
+from tlmd.measure.cores import plan_slots
+
+_log = logging.getLogger("tlmd.cluster")
+
+REAL_SLOT = "actors.measurer:MeasurerActor"
+REAL_GENERATOR = "actors.generator:GeneratorActor"
+_OBJECT_STORE_BYTES = 512 << 20  # a gpt2 checkpoint is 474 MB on disk; pages are taken when used
+_LARGE_STORE_BYTES = 2 << 30
+
+
+@dataclass
+class Settings:
+    """How the crew is made up.
+
+    `address` is '' for a private instance, else that of a cluster ('auto'). `slot_class` is
+    the measuring actor and `generator_class` the writing one (benchmarks simulate both), `scratch`
+    is Ray's own folder.
+    """
+
+    config: Config
+    state_dir: Path
+    address: str = ""
+    slot_class: str = REAL_SLOT
+    slot_count: int = 0  # simulated slots; 0: those of the configuration
+    generator_class: str = REAL_GENERATOR
+    scratch: str = ""
+    cores: frozenset[int] = frozenset()
+
+    def __post_init__(self) -> None:
+        self.cores = self.cores or frozenset(os.sched_getaffinity(0))
+
+    @property
+    def is_local(self) -> bool:
+        return not self.address
+
+    @property
+    def run_cores(self) -> int | None:
+        return self.config.measure.run_cores or None
+
+    @property
+    def base(self) -> str:
+        return str(Path(self.config.generate.checkpoint or SHIPPED).absolute())
+
+    def cache_dir(self, local: bool) -> str:
+        """Where a node keeps reference outputs."""
+        return str(self.state_dir if local else user_cache_path("tlmd"))
+
+
+def start(settings: Settings) -> None:
+    """Start or join Ray in this process. Raises `Failed`."""
+    import ray
+
+    logging.getLogger("ray").setLevel(logging.ERROR)
+    try:
+        if settings.is_local:
+            _start_private(settings, ray)
+        else:
+            ray.init(address=settings.address, namespace="tlmd", log_to_driver=False)
+    except Exception as error:  # ConnectionError, RuntimeError, OSError, ValueError: all mean this
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        raise Failed(f"Ray cannot be started: {lines[-1][:200]}") from error
+
+
+def prepare(settings: Settings) -> None:
+    """Set this process up for Ray, before anything imports it.
+
+    A private instance listens on 127.0.0.1 only, asks for a token, sends no usage statistics, runs
+    its workers at normal priority and keeps to the cores that no slot owns.
+    """
+    if not settings.is_local:
+        return
+    if "ray" in sys.modules:
+        _log.warning("ray was imported before tlmd could set it up; it may listen on all addresses")
+    token = settings.state_dir / "ray_token"
+    if not token.exists():
+        descriptor = os.open(token, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            file.write(secrets.token_hex(32))
+    os.environ.pop("RAY_ADDRESS", None)
+    os.environ |= {
+        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # makes every socket bind 127.0.0.1
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN_PATH": str(token.absolute()),
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
+        "RAY_worker_niceness": "0",
+        "RAY_memory_monitor_refresh_ms": "0",  # it would kill bystanders; children have limits
+        "RAY_gcs_rpc_server_reconnect_timeout_s": "15",  # then this process ends
+        "RAY_DEDUP_LOGS": "0",
+    }
+
+
+def keep_to_build_cores(settings: Settings) -> None:
+    """Move this process, Ray and all actors to the cores that no slot owns.
+
+    Done when all of them have started and before anything is timed: starting takes half as long
+    with all cores. What starts later inherits it, and a slot's own processes widen it again.
+    """
+    if settings.slot_class != REAL_SLOT or not settings.is_local:
+        return
+    layout = plan_slots(settings.config.measure.slots, set(settings.cores), settings.run_cores)
+    for process in (own := psutil.Process()), *own.children(recursive=True):
+        for thread in Path(f"/proc/{process.pid}/task").glob("*"):
+            with contextlib.suppress(OSError):  # it ended meanwhile
+                os.sched_setaffinity(int(thread.name), layout[0].build)
+
+
+def _start_private(settings: Settings, ray: Any) -> None:
+    # Short: the paths of unix sockets below it may have 107 characters.
+    settings.scratch = tempfile.mkdtemp(prefix="tlmd-")
+    large = _free_shared_memory() > 2 * _LARGE_STORE_BYTES
+    ray.init(
+        address="local",
+        namespace="tlmd",
+        num_cpus=max(1, len(settings.cores)),
+        resources={"measure": settings.slot_count or settings.config.measure.slots},
+        include_dashboard=False,
+        object_store_memory=_LARGE_STORE_BYTES if large else _OBJECT_STORE_BYTES,
+        logging_level="ERROR",
+        log_to_driver=False,
+        _temp_dir=settings.scratch,
+    )
+
+
+def _free_shared_memory() -> int:
+    try:
+        return shutil.disk_usage("/dev/shm").free
+    except OSError:
+        return 0
+
+
+def stop(settings: Settings) -> None:
+    """Leave Ray; a private instance ends with its folder."""
+    import ray
+
+    ray.shutdown()
+    if settings.scratch:
+        shutil.rmtree(settings.scratch, ignore_errors=True)
+        settings.scratch = ""

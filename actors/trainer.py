@@ -1,0 +1,76 @@
+"""The trainer as an actor: makes the next checkpoint of what was measured."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+import ray
+import torch
+from ray.actor import ActorHandle
+
+from tlmd import wire
+from tlmd.config import TrainConfig
+from tlmd.learn.finetune import FinePlan, FineTuner
+from tlmd.model import checkpoint as checkpoints
+from tlmd.model.threads import use_threads
+from tlmd.pipeline.orders import Trained, TrainOrder
+
+
+class TrainerActor:
+    """`FineTuner` behind orders; `interrupt` ends a training between two optimiser steps."""
+
+    def __init__(
+        self,
+        registry: ActorHandle[Any],
+        config: dict[str, Any],
+        seed: int,
+    ) -> None:
+        c = TrainConfig.model_validate(config)
+        os.nice(c.niceness)
+        use_threads(c.threads or max(1, len(os.sched_getaffinity(0)) - 1))
+        self._plan = FinePlan(
+            policy=c.policy,
+            start=c.start,
+            steps=c.steps,
+            learning_rate=c.learning_rate,
+            rounds=c.rounds,
+            seed=seed,
+            device="cuda" if torch.cuda.is_available() else "cpu",
+        )
+        self._interrupted = 0
+        self._base = _load(registry, 0)
+        self._tuner = FineTuner(self._base, self._plan)
+        self._latest = 0
+
+    def describe(self) -> dict[str, Any]:
+        """Nothing that others need to know."""
+        return {}
+
+    def interrupt(self, version: int) -> None:
+        """Let the training of a version end soon with what it has learnt, even before it begins."""
+        self._interrupted = version
+
+    def train(self, data: bytes, registry: ActorHandle[Any]) -> tuple[bytes, Any, bytes]:
+        """Carry out a `TrainOrder`: the answer, the checkpoint, and questions for the gate."""
+        order = wire.unpack(TrainOrder, data)
+        if order.fresh:
+            self._tuner = FineTuner(self._base, self._plan)
+        self._tuner.add(order.tasks, order.records)
+        if self._plan.start == "latest" and order.current != self._latest:
+            self._tuner.follow(_load(registry, order.current))  # ours was refused or rolled back
+        checkpoint, report = self._tuner.train(
+            order.version, lambda: self._interrupted >= order.version
+        )
+        self._latest = order.version
+        answer = Trained(
+            order.version, report.demonstrations, report.steps, report.loss, report.seconds
+        )
+        blob = np.frombuffer(checkpoints.to_bytes(checkpoint), np.uint8)
+        return wire.pack(answer), blob, wire.pack(report.held_out)
+
+
+def _load(registry: ActorHandle[Any], version: int) -> checkpoints.Checkpoint:
+    blob = ray.get(registry.control.remote("blob", version))
+    return checkpoints.from_bytes(blob.tobytes())

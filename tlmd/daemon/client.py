@@ -1,0 +1,276 @@
+"""The daemon from outside: `Daemon` and `Job`, over HTTP on loopback. Imports nothing heavy."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+from urllib.parse import urlsplit
+
+from tlmd.errors import BadInput, Failed, NoDaemon
+
+if TYPE_CHECKING:
+    import subprocess
+
+    from tlmd.daemon.delivery import TuneResult
+
+_TIMEOUT_S = 65.0
+_STOP_S = 120.0
+_POLL_S = 0.1
+_OVER = ("done", "cancelled", "failed")
+Shapes = tuple[tuple[int, ...], ...]
+
+
+class Daemon:
+    """A running daemon. As a context manager it is stopped at the end, if this process started it.
+
+    Methods raise `NoDaemon` when it does not answer, `BadInput` and `Failed` with what it says.
+    """
+
+    def __init__(
+        self, state_dir: Path, note: dict[str, Any], process: subprocess.Popen[bytes] | None = None
+    ) -> None:
+        self.state_dir = state_dir
+        self.url = str(note["url"])
+        self.pid = int(note["pid"])
+        self.private = bool(note.get("private"))
+        self._process = process
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._process is not None:
+            self.stop()
+
+    @property
+    def token(self) -> str:
+        """The secret that every call needs."""
+        return (self.state_dir / "token").read_text().strip()
+
+    def status(self) -> dict[str, Any]:
+        """The document of ``tlmd status --json``."""
+        found: dict[str, Any] = self.ask("GET", "/v1/status")
+        return found
+
+    def submit(
+        self,
+        model: str = "",
+        *,
+        input_shape: Any = None,
+        target: str = "native",
+        trials: int | None = None,
+        time_budget: float | None = None,
+        corpus: str = "",
+        until_converged: bool = False,
+        tasks: str = "",
+    ) -> Job:
+        """Start a job. `model` is what `tlmd.tune` takes; a `corpus` trains the TLM instead.
+
+        `trials` are measurements per task (16; a corpus: no limit), `time_budget` is in seconds.
+        """
+        document: dict[str, Any] = {
+            "model": model,
+            "input_shapes": as_shapes(input_shape),
+            "target": target,
+            "time_budget": time_budget,
+            "corpus": corpus,
+            "until_converged": until_converged,
+            "cwd": str(Path.cwd()),
+            "tasks": tasks,
+        }
+        if trials is not None:
+            document["trials"] = trials
+        return Job(self, str(self.ask("POST", "/v1/jobs", document)["id"]))
+
+    def job(self, job_id: str) -> Job:
+        """A job by its id. Raises `BadInput` where there is none."""
+        self.ask("GET", f"/v1/jobs/{job_id}")
+        return Job(self, job_id)
+
+    def jobs(self) -> list[dict[str, Any]]:
+        """Every job: id, model, state, progress."""
+        found: list[dict[str, Any]] = self.ask("GET", "/v1/jobs")
+        return found
+
+    def checkpoints(self) -> list[dict[str, Any]]:
+        """Every version of the TLM that there is."""
+        found: list[dict[str, Any]] = self.ask("GET", "/v1/checkpoints")
+        return found
+
+    def promote(self, version: int) -> int:
+        """Keep a version for good and use it; the version in force."""
+        return int(self.ask("POST", f"/v1/checkpoints/{version}/promote")["version"])
+
+    def rollback(self, version: int) -> int:
+        """Use an older version again; the version in force."""
+        return int(self.ask("POST", f"/v1/checkpoints/{version}/rollback")["version"])
+
+    def pause(self) -> None:
+        """Hand out no more work; what is in flight is finished."""
+        self.ask("POST", "/v1/pause")
+
+    def resume(self) -> None:
+        """Go on after `pause`."""
+        self.ask("POST", "/v1/resume")
+
+    def stop(self, now: bool = False) -> None:
+        """End the daemon and wait until it is gone; everything measured is kept.
+
+        `now` does not wait for what is in flight, at most one batch.
+        """
+        try:
+            self.ask("POST", f"/v1/stop?now={'true' if now else 'false'}")
+        except NoDaemon:
+            pass
+        deadline = time.monotonic() + _STOP_S
+        while self._alive():
+            if time.monotonic() > deadline:
+                raise Failed(f"the daemon (pid {self.pid}) does not end; see its log")
+            time.sleep(_POLL_S)
+        if self._process is not None and self._process.stdin is not None:
+            self._process.stdin.close()
+        self._process = None
+
+    def _alive(self) -> bool:
+        if self._process is not None:
+            return self._process.poll() is None
+        return is_alive(self.pid)
+
+    def follow(self, job_id: str) -> Iterator[dict[str, Any]]:
+        """The summary of a job, every two seconds and whenever it changes, until it is over."""
+        connection = self._connect()
+        last: dict[str, Any] = {}
+        try:
+            answer = self._request(connection, "GET", f"/v1/jobs/{job_id}/events", None)
+            while line := answer.readline():
+                last = json.loads(line) if line.strip() else last
+                yield last
+        except (OSError, http.client.HTTPException) as error:
+            raise NoDaemon(f"the daemon at {self.url} went away; `tlmd start` goes on") from error
+        finally:
+            connection.close()
+
+    def ask(self, method: str, path: str, document: Any = None) -> Any:
+        """One call of the HTTP interface; the JSON it answers."""
+        connection = self._connect()
+        try:
+            return json.loads(self._request(connection, method, path, document).read())
+        except (OSError, http.client.HTTPException) as error:
+            raise NoDaemon(f"no daemon answers at {self.url}; `tlmd start` starts one") from error
+        finally:
+            connection.close()
+
+    def _connect(self) -> http.client.HTTPConnection:
+        where = urlsplit(self.url)
+        return http.client.HTTPConnection(where.hostname or "", where.port, timeout=_TIMEOUT_S)
+
+    def _request(
+        self, connection: http.client.HTTPConnection, method: str, path: str, document: Any
+    ) -> http.client.HTTPResponse:
+        headers = {"Authorization": f"Bearer {self.token}", "Content-Type": "application/json"}
+        body = json.dumps(document) if document is not None else None
+        connection.request(method, path, body, headers)
+        answer = connection.getresponse()
+        if answer.status >= 400:
+            raise _explained(answer)
+        return answer
+
+
+def _explained(answer: http.client.HTTPResponse) -> BadInput | Failed:
+    try:
+        document = json.loads(answer.read())
+        text, bad = str(document["error"]), bool(document.get("bad_input"))
+    except (ValueError, KeyError, TypeError):
+        text, bad = f"the daemon answered {answer.status}", False
+    return BadInput(text) if bad else Failed(text)
+
+
+class Job:
+    """A job of a daemon."""
+
+    def __init__(self, daemon: Daemon, job_id: str) -> None:
+        self.daemon = daemon
+        self.id = job_id
+
+    def status(self) -> dict[str, Any]:
+        """Everything about it: state, progress, tasks with their best µs."""
+        found: dict[str, Any] = self.daemon.ask("GET", f"/v1/jobs/{self.id}")
+        return found
+
+    def wait(
+        self,
+        timeout: float | None = None,
+        progress: Callable[[dict[str, Any]], None] | None = None,
+    ) -> dict[str, Any]:
+        """Block until it is over; its status. `progress` is called with each change.
+
+        Raises `Failed` where it failed or was cancelled, `TimeoutError` after `timeout` seconds.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        last: dict[str, Any] = {}
+        for found in self.daemon.follow(self.id):
+            if progress is not None and found != last:
+                progress(found)
+            last = found
+            if deadline is not None and time.monotonic() > deadline:
+                raise TimeoutError(f"job {self.id} is not over after {timeout:g} s")
+        if last.get("state") not in _OVER:
+            raise NoDaemon(f"the daemon ended before job {self.id} did; `tlmd start` goes on")
+        if last["state"] != "done":
+            raise Failed(f"job {self.id} {last['state']}: {last['reason'] or 'on request'}")
+        return self.status()
+
+    def cancel(self) -> None:
+        """End it; what was measured is kept."""
+        self.daemon.ask("POST", f"/v1/jobs/{self.id}/cancel")
+
+    def export(self, out: str | os.PathLike[str] | None = None) -> TuneResult:
+        """Compile the model with its best programs; `out` gets what `tlmd.tune` writes."""
+        from tlmd.daemon.delivery import export
+
+        return export(self.daemon.state_dir, self.id, Path(out) if out else None)
+
+
+def find(state_dir: Path) -> Daemon | None:
+    """The daemon of a state directory, or None; one that has died is none."""
+    try:
+        note = json.loads((state_dir / "daemon.json").read_text())
+        daemon = Daemon(state_dir, note)
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    if not is_alive(daemon.pid):
+        return None
+    try:
+        daemon.status()
+    except (NoDaemon, Failed, OSError):
+        return None
+    return daemon
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process is there and no zombie."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return False
+    return fields[0] != "Z"
+
+
+def as_shapes(shape: Any) -> Shapes | None:
+    """One shape, or one per input, as a tuple of shapes."""
+    if shape is None:
+        return None
+    if shape and isinstance(shape[0], int):
+        return (tuple(shape),)
+    return tuple(tuple(one) for one in shape)

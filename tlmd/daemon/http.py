@@ -1,0 +1,203 @@
+"""The daemon's HTTP interface, on loopback, every call with the token of the state directory."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import itertools
+import json
+import logging
+import socket
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+from fastapi import FastAPI, HTTPException, Request
+from fastapi.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
+from fastapi.responses import StreamingResponse as Stream
+from starlette.concurrency import run_in_threadpool as threaded
+
+from tlmd.daemon import metrics
+from tlmd.daemon.service import Service
+from tlmd.errors import BadInput, TlmdError
+
+_PAGE = Path(__file__).parent / "page.html"
+_COOKIE = "tlmd_token"
+_HOSTS = {"127.0.0.1", "localhost", "[::1]"}  # another name is a page that was rebound to us
+_POLICY = (
+    "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
+    "connect-src 'self'; img-src data:"
+)
+_EVENTS_S = 0.5
+_HEARTBEAT = 4
+
+
+def make_app(service: Service, token: str) -> FastAPI:
+    """All routes of section 9 of the design."""
+    app = FastAPI(title="tlmd", docs_url=None, redoc_url=None, openapi_url=None)
+
+    @app.middleware("http")
+    async def check(request: Request, go_on: Callable[[Request], Awaitable[Response]]) -> Response:
+        host = request.headers.get("host", "").rpartition(":")[0]
+        if host not in _HOSTS or not _knows(request, token):
+            return JSONResponse({"error": "the token of the state directory is needed"}, 401)
+        return await go_on(request)
+
+    @app.exception_handler(TlmdError)
+    async def explain(_request: Request, error: TlmdError) -> Response:
+        code = 400 if isinstance(error, BadInput) else 409
+        return JSONResponse({"error": str(error), "bad_input": isinstance(error, BadInput)}, code)
+
+    _add_jobs(app, service)
+    _add_control(app, service)
+    _add_views(app, service, token)
+    return app
+
+
+def _knows(request: Request, token: str) -> bool:
+    """The token comes as a bearer, as the page's cookie or, the first time, in its address."""
+    scheme, _, bearer = request.headers.get("authorization", "").partition(" ")
+    given = bearer if scheme.lower() == "bearer" else request.cookies.get(_COOKIE, "")
+    if not given and request.url.path == "/":
+        given = request.query_params.get("token", "")
+    return hmac.compare_digest(given.encode(), token.encode())
+
+
+def _add_jobs(app: FastAPI, service: Service) -> None:
+    @app.get("/v1/jobs")
+    async def jobs() -> Any:
+        return service.snapshot["jobs"]
+
+    @app.post("/v1/jobs")
+    async def submit(request: Request) -> Any:
+        try:
+            document = await request.json()
+        except ValueError:
+            raise BadInput("the body of a job must be JSON") from None
+        if not isinstance(document, dict):
+            raise BadInput("the body of a job must be a JSON object")
+        return {"id": await threaded(service.submit, document)}
+
+    @app.get("/v1/jobs/{job_id}")
+    async def job(job_id: str) -> Any:
+        return await threaded(service.detail, job_id)
+
+    @app.post("/v1/jobs/{job_id}/cancel")
+    async def cancel(job_id: str) -> Any:
+        await threaded(service.cancel, job_id)
+        return {"id": job_id, "state": "cancelled"}
+
+    @app.get("/v1/jobs/{job_id}/events")
+    async def events(job_id: str) -> Any:
+        await threaded(service.detail, job_id)
+        return Stream(_events(service, job_id), media_type="application/x-ndjson")
+
+
+async def _events(service: Service, job_id: str) -> AsyncIterator[str]:
+    """The job's summary as one line of JSON whenever it has changed, until it is over.
+
+    An empty line now and then says that nothing has changed.
+    """
+    last = ""
+    for beat in itertools.count(1):
+        found = [j for j in service.snapshot.get("jobs", []) if j["id"] == job_id]
+        line = json.dumps(found[0]) if found else last
+        if line != last:
+            last = line
+            yield line + "\n"
+        elif beat % _HEARTBEAT == 0:
+            yield "\n"
+        if found and found[0]["state"] in ("done", "cancelled", "failed"):
+            return
+        if service.done.is_set():
+            return
+        await asyncio.sleep(_EVENTS_S)
+
+
+def _add_control(app: FastAPI, service: Service) -> None:
+    @app.post("/v1/pause")
+    async def pause() -> Any:
+        await threaded(service.pause, True)
+        return {"state": "paused"}
+
+    @app.post("/v1/resume")
+    async def resume() -> Any:
+        await threaded(service.pause, False)
+        return {"state": "running"}
+
+    @app.post("/v1/stop")
+    async def stop(now: bool = False) -> Any:
+        service.stop(now)
+        return {"state": "stopping"}
+
+    @app.get("/v1/checkpoints")
+    async def checkpoints() -> Any:
+        return await threaded(service.checkpoints)
+
+    @app.post("/v1/checkpoints/{version}/{action}")
+    async def use(version: int, action: str) -> Any:
+        if action not in ("promote", "rollback"):
+            raise HTTPException(404)
+        return {"version": await threaded(service.use_checkpoint, action, version)}
+
+
+def _add_views(app: FastAPI, service: Service, token: str) -> None:
+    @app.get("/v1/status")
+    async def status() -> Any:
+        return service.snapshot
+
+    @app.get("/v1/trace")
+    async def trace() -> Any:
+        return list(service.trace.events)
+
+    @app.get("/metrics")
+    async def prometheus() -> Any:
+        text = metrics.render(service.snapshot, service.trace.counts)
+        return Response(text, media_type="text/plain; version=0.0.4")
+
+    @app.get("/")
+    async def page(request: Request) -> Any:
+        if "token" in request.query_params:  # keep it out of the history and of referrers
+            answer: Response = RedirectResponse("/", 303)
+            answer.set_cookie(_COOKIE, token, httponly=True, samesite="strict")
+            return answer
+        headers = {"Content-Security-Policy": _POLICY, "Referrer-Policy": "no-referrer"}
+        return HTMLResponse(_PAGE.read_text(), headers=headers)
+
+
+class Server:
+    """Serves an app on loopback in a thread of its own; `url` is where."""
+
+    def __init__(self, app: FastAPI, port: int) -> None:
+        self._socket = socket.socket()
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            self._socket.bind(("127.0.0.1", port))
+        except OSError as error:
+            self._socket.close()
+            raise BadInput(
+                f"cannot listen on port {port} ({error.strerror}); choose another daemon.port"
+            ) from error
+        self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
+        config = uvicorn.Config(
+            app, log_level="warning", access_log=False, lifespan="off", log_config=None
+        )
+        self._server = uvicorn.Server(config)
+        self._thread = threading.Thread(
+            target=self._server.run, kwargs={"sockets": [self._socket]}, name="http", daemon=True
+        )
+        logging.getLogger("uvicorn").setLevel(logging.WARNING)
+
+    def start(self) -> None:
+        """Begin to serve."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End; streams that are open are cut after a second."""
+        self._server.should_exit = True
+        self._thread.join(1.0)
+        self._server.force_exit = True
+        self._thread.join(5.0)
+        self._socket.close()
