@@ -10,13 +10,16 @@ from __future__ import annotations
 import dataclasses
 import enum
 import functools
+import operator
 import types
 import typing
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import msgpack
 
 T = TypeVar("T")
+Builder = Callable[[Any], Any]
 
 
 class WireError(ValueError):
@@ -25,7 +28,7 @@ class WireError(ValueError):
 
 def pack(value: Any) -> bytes:
     """Encode any nesting of dataclasses, enums, tuples, lists, dicts and scalars."""
-    return typing.cast(bytes, msgpack.packb(_plain(value), use_bin_type=True))
+    return typing.cast(bytes, msgpack.packb(value, use_bin_type=True, default=_plain))
 
 
 def unpack(cls: type[T], data: bytes) -> T:
@@ -34,67 +37,85 @@ def unpack(cls: type[T], data: bytes) -> T:
         plain = msgpack.unpackb(data, raw=False, strict_map_key=False)
     except (ValueError, msgpack.UnpackException) as error:
         raise WireError(f"not msgpack: {error}") from error
-    return typing.cast(T, _build(cls, plain))
+    return typing.cast(T, _builder(typing.cast(Any, cls))(plain))
 
 
 def _plain(value: Any) -> Any:
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return [_plain(getattr(value, f.name)) for f in dataclasses.fields(value)]
-    if isinstance(value, enum.Enum):
-        return value.value
-    if isinstance(value, (tuple, list)):
-        return [_plain(v) for v in value]
-    if isinstance(value, dict):
-        return {k: _plain(v) for k, v in value.items()}
-    return value
+    """What msgpack does not know; it walks the rest by itself, in C."""
+    return (
+        value.value
+        if isinstance(value, enum.Enum)
+        else _values_of(typing.cast(Any, type(value)))(value)
+    )
 
 
 @functools.cache
-def _fields(cls: type[Any]) -> tuple[tuple[Any, ...], int]:
-    """The types of all fields, and how many of them have no default."""
+def _values_of(cls: type[Any]) -> Callable[[Any], tuple[Any, ...]]:
+    if not dataclasses.is_dataclass(cls):
+        raise TypeError(f"a {cls.__name__} cannot cross a process")
+    names = [f.name for f in dataclasses.fields(cls)]
+    if len(names) < 2:
+        return lambda value: tuple(getattr(value, name) for name in names)
+    return operator.attrgetter(*names)
+
+
+@functools.cache
+def _builder(hint: Any) -> Builder:
+    """The function that checks plain data against a type and makes the value of it."""
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        (inner,) = (_builder(a) for a in args if a is not type(None))
+        return lambda plain: None if plain is None else inner(plain)
+    if origin in (tuple, list):
+        return _sequence(origin, args)
+    if origin is dict:
+        key, item = map(_builder, args)
+        return lambda plain: {key(k): item(v) for k, v in _expect(dict, plain).items()}
+    if hint is Any:
+        return lambda plain: plain
+    if dataclasses.is_dataclass(hint):
+        return _dataclass(hint)
+    if isinstance(hint, type) and issubclass(hint, enum.Enum):
+        return functools.partial(_member, hint)
+    if hint is float:
+        return lambda plain: float(_expect((int, float), plain))
+    return lambda plain: plain if type(plain) is hint else _expect(hint, plain)
+
+
+def _dataclass(cls: Any) -> Builder:
     hints = typing.get_type_hints(cls)
     fields = dataclasses.fields(cls)
     missing = dataclasses.MISSING
     needed = sum(f.default is missing and f.default_factory is missing for f in fields)
-    return tuple(hints[f.name] for f in fields), needed
+    builders = [_builder(hints[f.name]) for f in fields]
+
+    def build(plain: Any) -> Any:
+        if not needed <= len(_expect(list, plain)) <= len(builders):
+            raise WireError(f"{cls} has {len(builders)} fields, the message {len(plain)}")
+        return cls(*[b(v) for b, v in zip(builders, plain, strict=False)])
+
+    return build
 
 
-def _build(hint: Any, plain: Any) -> Any:
-    origin = typing.get_origin(hint)
-    if origin in (typing.Union, types.UnionType):
-        if plain is None:
-            return None
-        (hint,) = (a for a in typing.get_args(hint) if a is not type(None))
-        return _build(hint, plain)
-    if origin in (tuple, list):
-        return _build_sequence(origin, typing.get_args(hint), plain)
-    if origin is dict:
-        key, item = typing.get_args(hint)
-        return {_build(key, k): _build(item, v) for k, v in _expect(dict, plain).items()}
-    if hint is Any:
-        return plain
-    if dataclasses.is_dataclass(hint):
-        hints, needed = _fields(typing.cast(Any, hint))
-        if not needed <= len(_expect(list, plain)) <= len(hints):
-            raise WireError(f"{hint} has {len(hints)} fields, the message {len(plain)}")
-        return typing.cast(Any, hint)(*map(_build, hints, plain))
-    if isinstance(hint, type) and issubclass(hint, enum.Enum):
-        try:
-            return hint(plain)
-        except ValueError as error:
-            raise WireError(str(error)) from error
-    if hint is float:
-        return float(_expect((int, float), plain))
-    return _expect(hint, plain)
-
-
-def _build_sequence(origin: Any, args: tuple[Any, ...], plain: Any) -> Any:
-    items = _expect(list, plain)
+def _sequence(origin: Any, args: tuple[Any, ...]) -> Builder:
     if origin is list or (len(args) == 2 and args[1] is Ellipsis):
-        return origin(_build(args[0], v) for v in items)
-    if len(items) != len(args):
-        raise WireError(f"expected {len(args)} items, got {len(items)}")
-    return tuple(map(_build, args, items))
+        item = _builder(args[0])
+        return lambda plain: origin(map(item, _expect(list, plain)))
+    builders = [_builder(a) for a in args]
+
+    def build(plain: Any) -> Any:
+        if len(_expect(list, plain)) != len(builders):
+            raise WireError(f"expected {len(builders)} items, got {len(plain)}")
+        return tuple(b(v) for b, v in zip(builders, plain, strict=True))
+
+    return build
+
+
+def _member(cls: type[enum.Enum], plain: Any) -> enum.Enum:
+    try:
+        return cls(plain)
+    except ValueError as error:
+        raise WireError(str(error)) from error
 
 
 def _expect(kind: Any, plain: Any) -> Any:

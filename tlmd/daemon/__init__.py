@@ -1,5 +1,6 @@
-"""What a user starts: jobs composed of the other folders, their results, reports and displays.
+"""What a user starts: the service, its HTTP interface and commands; one job from end to end.
 
-In: a model, flags, a state directory. Out: a directory with the compiled model, its records, a
-summary and a report. Import the submodules you need; most of them load TVM and torch.
+In: models, flags, a state directory. Out: a directory with the compiled model, its records, a
+summary and a report. `service` puts actors, store and pipeline together and never loads TVM or
+torch: `intake` lowers models in processes of their own, `delivery` compiles them for the user.
 """

@@ -26,7 +26,10 @@ _HEADER = struct.Struct("<I?")
 
 @dataclass(frozen=True)
 class Intake:
-    """What to lower; `slot` is the hardware that measures, None for this machine's."""
+    """What to lower; `slot` is the hardware that measures, None for this machine's.
+
+    The paper's corpus takes a quarter of an hour to lower, so its tasks are kept in `cache_dir`.
+    """
 
     model: str
     input_shapes: Shapes | None
@@ -34,6 +37,7 @@ class Intake:
     corpus: str
     cores: int
     slot: TargetInfo | None = None
+    cache_dir: str = ""
 
 
 @dataclass(frozen=True)
@@ -110,12 +114,11 @@ def _frames(stream: IO[bytes]) -> Iterator[list[Task] | Closing]:
 def tasks_of(intake: Intake) -> Iterator[list[Task]]:
     """The tasks of a model or a corpus, in portions. Raises `BadInput` and `Failed`."""
     from tlmd.space import target as targets
-    from tlmd.workloads import corpus, frontends, lowering
+    from tlmd.workloads import frontends, lowering
 
     target = intake.slot or targets.resolve(intake.target, intake.cores)
     if intake.corpus == "paper":
-        for task in corpus.training_tasks(target):
-            yield [task]
+        yield from _paper(Path(intake.cache_dir) / f"paper-{target.fingerprint}.tasks", target)
         return
     if intake.corpus:
         yield _from_file(Path(intake.corpus))
@@ -126,6 +129,19 @@ def tasks_of(intake: Intake) -> Iterator[list[Task]]:
     if not tasks:
         raise Failed(f"{intake.model} has no tensor program to tune")
     yield tasks
+
+
+def _paper(kept: Path, target: TargetInfo) -> Iterator[list[Task]]:
+    from tlmd.workloads import corpus
+
+    if kept.exists():
+        yield corpus.load_tasks(kept)
+        return
+    tasks = []
+    for task in corpus.training_tasks(target):
+        tasks.append(task)
+        yield [task]
+    corpus.save_tasks(kept, tasks)
 
 
 def _from_file(path: Path) -> list[Task]:

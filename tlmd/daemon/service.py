@@ -15,25 +15,23 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tlmd.config import Config
 from tlmd.daemon import jobs as files
 from tlmd.daemon import status
-from tlmd.daemon.intake import Intake, Intaker
+from tlmd.daemon.book import JobBook
+from tlmd.daemon.intake import Intake
 from tlmd.daemon.jobs import JobSpec
 from tlmd.daemon.trace import Trace
 from tlmd.errors import BadInput, Failed, TlmdError
 from tlmd.measure.cores import plan_slots
 from tlmd.pipeline.board import Rules
-from tlmd.pipeline.jobs import Job, JobState
 from tlmd.pipeline.loop import Pipeline
 from tlmd.pipeline.orders import Kind
 from tlmd.records.store import RecordStore
-from tlmd.types import TargetInfo, Task
-from tlmd.workloads.corpus import load_tasks, save_tasks
+from tlmd.types import TargetInfo
 
 if TYPE_CHECKING:
     from actors.cluster import Cluster
@@ -62,15 +60,13 @@ class Service:
         self.trace = Trace(state_dir / "trace.jsonl")
         self.store = RecordStore(state_dir / "records.sqlite")
         self.snapshot: dict[str, Any] = {}
-        self.specs: dict[str, tuple[JobSpec, JobState]] = {}
         self.begun = time.time()
         self._settings = settings
         self._resume = resume
         self._calls: queue.Queue[tuple[Callable[[], Any], Future[Any]]] = queue.Queue()
         self._pipeline: Pipeline | None = None
         self._cluster: Cluster | None = None
-        self._waiting: dict[str, tuple[Job, list[Task]]] = {}  # for the pipeline to be there
-        self._intakes: dict[str, Intaker] = {}
+        self._book = JobBook(state_dir, self.store, self.trace, self._report, self._intake)
         self._stopping = False
         self._now = False
         self._looked = -math.inf
@@ -78,12 +74,7 @@ class Service:
 
     def start(self) -> None:
         """Begin."""
-        for spec, state in files.stored(self.store):
-            self.specs[spec.id] = spec, state
-            if not state.over and self._resume:
-                self._begin(spec)
-            elif not state.over:
-                self._set(files.ended(spec, "its command was interrupted"), JobState.CANCELLED)
+        self._book.open(self._resume)
         self._look()
         self._thread.start()
 
@@ -97,6 +88,11 @@ class Service:
             raise Failed("the daemon has ended")
         return future.result(timeout)
 
+    def _report(self, what: Callable[[], Any]) -> Any:
+        """The same for threads that outlive the daemon's wish to listen."""
+        if not self._stopping:
+            self.call(what)
+
     def submit(self, request: dict[str, Any]) -> str:
         """Start a job; its id. Raises `BadInput`."""
         spec = files.make_spec(request)
@@ -104,24 +100,18 @@ class Service:
         def begin() -> str:
             if self._stopping:
                 raise Failed("the daemon is stopping; start it again")
-            files.save(self.store, spec, JobState.PREPARING)
-            self._begin(spec)
+            self._book.begin(spec)
             return spec.id
 
         return str(self.call(begin))
 
     def cancel(self, job_id: str) -> None:
         """End a job. Raises `BadInput` for an unknown one."""
-        self.call(lambda: self._cancel(job_id))
+        self.call(lambda: self._book.cancel(job_id))
 
     def detail(self, job_id: str) -> dict[str, Any]:
         """Everything about a job. Raises `BadInput` for an unknown one."""
-
-        def look() -> dict[str, Any]:
-            spec, state = self._spec(job_id)
-            return files.detail(spec, state, self._job(job_id), time.monotonic())
-
-        found: dict[str, Any] = self.call(look)
+        found: dict[str, Any] = self.call(lambda: self._book.detail(job_id))
         return found
 
     def pause(self, paused: bool) -> None:
@@ -169,9 +159,8 @@ class Service:
             self.error = f"{type(error).__name__}: {error}"
             _log.exception("the daemon has failed")
         finally:
-            for intake in self._intakes.values():
-                intake.cancel()
-            self._fail_all()
+            self._book.close(self.error)
+            self.snapshot = self.snapshot | {"jobs": self._book.summaries()}
             self.store.close()
             self.trace.close()
             self.done.set()
@@ -187,9 +176,7 @@ class Service:
             self._start_cluster(cluster)
             self._cluster = cluster
             self._pipeline = Pipeline(cluster, self.store, self._rules(), self.trace.tell)
-            for job, tasks in self._waiting.values():
-                self._pipeline.add_job(job, tasks)
-            self._waiting.clear()
+            self._book.attach(self._pipeline)
             self._loop(self._pipeline)
 
     def _start_cluster(self, cluster: Cluster) -> None:
@@ -220,7 +207,7 @@ class Service:
             if self._stopping and self._drained(pipeline, time.monotonic() - begun):
                 return
             pipeline.step(_STEP_S)
-            self._keep_states(pipeline)
+            self._book.keep()
             self._look()
 
     def _drained(self, pipeline: Pipeline, seconds: float) -> bool:
@@ -247,86 +234,13 @@ class Service:
             return
         self._looked = time.monotonic()
         self.snapshot = status.snapshot(
-            self._pipeline, self._summaries(), self.store, self._stopping, self.begun
+            self._pipeline, self._book.summaries(), self.store, self._stopping, self.begun
         )
-
-    def _summaries(self) -> list[dict[str, Any]]:
-        now = time.monotonic()
-        return [files.summary(s, state, self._job(s.id), now) for s, state in self.specs.values()]
-
-    def _keep_states(self, pipeline: Pipeline) -> None:
-        """Keep on disk what became of jobs."""
-        for job in pipeline.jobs.values():
-            spec, state = self.specs[job.id]
-            if job.state is not state and not state.over:
-                self._set(files.ended(spec, job.reason) if job.state.over else spec, job.state)
-
-    def _set(self, spec: JobSpec, state: JobState) -> None:
-        self.specs[spec.id] = spec, state
-        files.save(self.store, spec, state)
-
-    def _spec(self, job_id: str) -> tuple[JobSpec, JobState]:
-        if job_id not in self.specs:
-            raise BadInput(f"no job {job_id!r}; `tlmd jobs` lists them")
-        return self.specs[job_id]
-
-    def _job(self, job_id: str) -> Job | None:
-        if job_id in self._waiting:
-            return self._waiting[job_id][0]
-        return self._pipeline.jobs.get(job_id) if self._pipeline else None
 
     def _registry(self, method: str, *arguments: Any) -> Any:
         if self._cluster is None:
             raise Failed("the daemon is starting; try again in a moment")
         return self._cluster.ask_registry(method, *arguments)
-
-    def _fail_all(self) -> None:
-        """Whoever waits for a job learns that the daemon could not work."""
-        if self.error:
-            for spec, state in list(self.specs.values()):
-                if not state.over:
-                    self.specs[spec.id] = replace(spec, reason=self.error), JobState.FAILED
-            self.snapshot = self.snapshot | {"jobs": self._summaries()}
-
-    # intake
-
-    def _begin(self, spec: JobSpec) -> None:
-        """Get the tasks of a job: from its file, or by lowering its model in another process."""
-        job = files.to_job(spec)
-        self.specs[spec.id] = spec, JobState.PREPARING
-        self._add(job, [])
-        if spec.tasks and Path(spec.tasks).exists():
-            try:
-                self._whole(spec, load_tasks(Path(spec.tasks)))
-                return
-            except BadInput as error:
-                _log.warning("%s; lowering the model again", error)
-        intaker = self._intakes[spec.id] = Intaker(self.state_dir / "logs" / "intake.log")
-        threading.Thread(
-            target=self._take_in, args=(spec, intaker), name="intake", daemon=True
-        ).start()
-
-    def _take_in(self, spec: JobSpec, intaker: Intaker) -> None:
-        """Runs in a thread of its own; what it finds goes to the pipeline's."""
-        tasks: list[Task] = []
-
-        def on_tasks(found: list[Task]) -> None:
-            tasks.extend(found)
-            if spec.corpus:  # a corpus is long: what is there can be measured
-                self.call(lambda: self._add(self._job(spec.id) or files.to_job(spec), found))
-
-        try:
-            intaker.run(self._intake(spec), spec.cwd, on_tasks)
-            path = self.state_dir / "jobs" / f"{spec.id}.tasks"
-            save_tasks(path, tasks)
-            whole = replace(spec, tasks=str(path))
-            self.call(lambda: self._whole(whole, tasks))
-        except Exception as error:
-            if not isinstance(error, TlmdError):
-                _log.exception("the intake of %s failed", spec.id)
-            reason = str(error)
-            if not self.done.is_set() and not self._stopping:
-                self.call(lambda: self._reject(spec.id, reason))
 
     def _intake(self, spec: JobSpec) -> Intake:
         slot = None
@@ -336,7 +250,8 @@ class Service:
             self.config.measure.slots, set(self._settings.cores), self._settings.run_cores
         )
         cores = len(layout[0].run)
-        return Intake(spec.model, spec.input_shapes, spec.target, spec.corpus, cores, slot)
+        kept = str(self.state_dir / "corpus")
+        return Intake(spec.model, spec.input_shapes, spec.target, spec.corpus, cores, slot, kept)
 
     def _slot_for(self, target: str) -> TargetInfo:
         """The hardware of a cluster that a job is for; waits until a slot offers it."""
@@ -352,46 +267,6 @@ class Service:
                     return slot.target
             time.sleep(_STEP_S)
         raise Failed("the daemon is stopping")
-
-    def _add(self, job: Job, tasks: list[Task]) -> None:
-        self.store.add_tasks(tasks)
-        if self._pipeline is None:
-            self._waiting.setdefault(job.id, (job, []))[1].extend(tasks)
-        else:
-            self._pipeline.add_job(job, tasks)
-
-    def _whole(self, spec: JobSpec, tasks: list[Task]) -> None:
-        """All tasks of a job are known."""
-        self._intakes.pop(spec.id, None)
-        job = self._job(spec.id)
-        if job is None or self.specs[spec.id][1].over:
-            return
-        job.whole = True
-        self._add(job, tasks)
-        self._set(spec, JobState.RUNNING)
-
-    def _reject(self, job_id: str, reason: str) -> None:
-        self._intakes.pop(job_id, None)
-        spec, state = self.specs[job_id]
-        if state.over:
-            return
-        self._drop(job_id, JobState.FAILED, reason)
-        self._set(files.ended(spec, reason), JobState.FAILED)
-        self.trace.tell("job", job=job_id, state="failed", reason=reason)
-
-    def _cancel(self, job_id: str) -> None:
-        spec, state = self._spec(job_id)
-        if state.over:
-            return
-        if job_id in self._intakes:
-            self._intakes.pop(job_id).cancel()
-        self._drop(job_id, JobState.CANCELLED, "")
-        self._set(files.ended(spec), JobState.CANCELLED)
-
-    def _drop(self, job_id: str, state: JobState, reason: str) -> None:
-        self._waiting.pop(job_id, None)
-        if self._pipeline is not None and job_id in self._pipeline.jobs:
-            self._pipeline.cancel(job_id, state, reason)
 
     def _rules(self) -> Rules:
         p, t, g = self.config.pipeline, self.config.train, self.config.generate

@@ -1,5 +1,6 @@
-"""What is measured next, and when to stop: no Ray, no TVM, no torch.
+"""The loop that measures, trains and generates at once: no Ray, no TVM, no torch.
 
-In: tasks and records. Out: batches for the slots. The loops talk to generator, measurer and store
-through the protocols of `tlmd.pipeline.tuning`, so they run against simulated ones in the tests.
+In: jobs with their tasks. Out: records, and checkpoints in force. `loop.Pipeline` composes planning
+(`allocation`, `generating`), `measuring` and `learning` on one `board`; it sees its workers through
+the protocols of `orders`, so that the tests run it on simulated ones under a simulated clock.
 """

@@ -86,7 +86,9 @@ class Retries:
 
     def suspects(self, order: MeasureOrder) -> bool:
         """Whether these were with a slot that died: they go to a slot that has nothing else."""
-        return any(p.candidate.id in self._attempts for p in order.proposals)
+        return bool(self._attempts) and any(
+            p.candidate.id in self._attempts for p in order.proposals
+        )
 
     def again(self, batch: Batch, order: MeasureOrder) -> list[Proposal]:
         """Queue what was lost; returns the candidates that are given up."""

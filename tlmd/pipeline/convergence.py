@@ -42,13 +42,13 @@ class Convergence:
 
     def observe(self, job: Job, state: TaskState, count: int = 1) -> None:
         """`count` candidates of a task were measured."""
-        if (timed := _timed(job)) != self._tasks:  # sums over other tasks do not compare
-            self._tasks = timed
-            self._sums.clear()
         before = self.measured // _EVERY
         self.measured += count
         self._turns[state.task.id] = self.measured
         if self.measured // _EVERY > before or not self._sums:
+            if (timed := _timed(job)) != self._tasks:  # sums over other tasks do not compare
+                self._tasks = timed
+                self._sums.clear()
             self._sums.append((self.measured, weighted_sum(job)))
 
     def verdict(self, job: Job) -> Verdict:

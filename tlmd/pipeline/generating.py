@@ -17,6 +17,7 @@ from tlmd.pipeline.orders import Done, Failed, Kind, Lost, SwapOrder, WriteOrder
 
 _HASTE = 2.0  # a batch is begun when its slots run dry within this many writing times
 _SHORTEST_S = 0.2
+_INCUMBENTS = 16  # sent to a generator to start its local search from
 _LESS, _MORE = 0.7, 1.1  # how fast the share of candidates that are measured changes
 
 
@@ -89,8 +90,8 @@ class Generating:
                 board.send(worker.name, SwapOrder(self._learning.version))
             elif (order := self._next()) is not None:
                 state = board.state(order.task)
-                avoid = tuple(state.pending.items())
-                board.send(worker.name, replace(order, records=state.own, avoid=avoid))
+                best = state.fastest(_INCUMBENTS)  # not all that was measured: that grows
+                board.send(worker.name, replace(order, records=best, avoid=state.tried))
                 board.batch(order.batch).versions.add(worker.version)
 
     def _halfway(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import heapq
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -44,9 +45,10 @@ class TaskState:
 
     def __post_init__(self) -> None:
         self.trials = 0
+        self.failed = 0
         self.best: Record | None = None
         self.rounds: list[float] = []  # the best seconds after each turn
-        self._ids: set[str] = set()
+        self._known: dict[str, str] = {}  # id -> hash of all that was tried here
         self._hashes: set[str] = set()
         records, self.records = self.records, []
         self.add(records)
@@ -56,9 +58,10 @@ class TaskState:
         for record in records:
             self.records.append(record)
             self.pending.pop(record.candidate.id, None)
+            self.failed += not record.outcome.ok
             if record.batch < 0:
                 continue
-            self._ids.add(record.candidate.id)
+            self._known[record.candidate.id] = record.module_hash
             self._hashes.add(record.module_hash or record.candidate.id)
             outcome = record.outcome
             self.trials += outcome.status is not Status.INVALID
@@ -70,6 +73,16 @@ class TaskState:
     def own(self) -> tuple[Record, ...]:
         """What was measured here; imported candidates may be written again and verified."""
         return tuple(r for r in self.records if r.batch >= 0)
+
+    def fastest(self, count: int) -> tuple[Record, ...]:
+        """The fastest verified records, the best first."""
+        good = (r for r in self.own if r.outcome.ok and r.outcome.verified)
+        return tuple(heapq.nsmallest(count, good, key=lambda r: r.outcome.seconds))
+
+    @property
+    def tried(self) -> tuple[tuple[str, str], ...]:
+        """Ids and module hashes of all that was tried here or is about to be."""
+        return tuple((self._known | self.pending).items())
 
     @property
     def best_seconds(self) -> float:
@@ -89,9 +102,10 @@ class TaskState:
     def fresh(self, proposals: Iterable[Proposal]) -> list[Proposal]:
         """Those that nobody has measured or is about to measure."""
         found: dict[str, Proposal] = {}
+        pending = set(self.pending.values())
         for p in proposals:
-            known = p.candidate.id in self._ids or p.candidate.id in self.pending
-            if not known and p.module_hash not in self._hashes | set(self.pending.values()):
+            known = p.candidate.id in self._known or p.candidate.id in self.pending
+            if not known and p.module_hash not in self._hashes and p.module_hash not in pending:
                 found.setdefault(p.module_hash, p)
         return list(found.values())
 
@@ -198,7 +212,7 @@ class Job:
             sum(s.trials for s in self.tasks),
             self.measured_now,
             planned if self.trials else 0,
-            sum(not r.outcome.ok for s in self.tasks for r in s.records),
+            sum(s.failed for s in self.tasks),
             sum(self.weight(s) * s.best_seconds for s in timed),
             sum(self.weight(s) * s.baseline.seconds for s in timed if s.baseline),
             (self.ended or now) - self.begun,

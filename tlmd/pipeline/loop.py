@@ -109,6 +109,8 @@ class Pipeline:
             # While draining, what is trained is still published.
             complete = -1 if self.draining else self._complete
             self.learning.hand_out(complete)
+        if self.paused or (self.is_idle and not self.draining):
+            self.measuring.rest()
         if not (self.paused or self.draining):
             self.generating.plan(self.jobs.values(), self.measuring.seconds_left)
             self.generating.write()

@@ -60,6 +60,10 @@ class Measuring:
         left = sum(b.waiting + b.flying for b in self._board.batches) - self._board.rules.chunk
         return max(left, 0) / self.rate if self.rate else None
 
+    def rest(self) -> None:
+        """Nothing is handed out for a while, which says nothing of the pace."""
+        self._pace.clear()
+
     def want_baseline(self, state: TaskState) -> None:
         """Have the unscheduled program timed, once."""
         key = (state.task.id, state.task.target.fingerprint)

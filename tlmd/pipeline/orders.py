@@ -55,7 +55,8 @@ class Worker:
 class WriteOrder:
     """To a generator: at most `count` new candidates of `task`; see `Generator.write`.
 
-    For each one that is kept, `over` are written.
+    `records` are the fastest so far, `avoid` the ids and hashes of all that was tried. For each
+    candidate that is kept, `over` are written.
     """
 
     batch: int
