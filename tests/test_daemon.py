@@ -210,7 +210,7 @@ def test_a_killed_daemon_goes_on_where_it_was(tmp_path: Path) -> None:
     processes.wait_for(lambda: len(endtoend.candidates(state)) >= 4, 120, "4 records")
     os.kill(daemon.pid, signal.SIGKILL)
     kept = endtoend.candidates(state)
-    processes.wait_for(lambda: not _working(state), 20, "end of what was killed")
+    processes.wait_for(lambda: not _working(state), 60, f"end of {_working(state)}")
 
     threading.Thread(target=endtoend.run, args=("start", "--state-dir", state)).start()
     processes.wait_for(lambda: len(endtoend.candidates(state)) > len(kept), 60, "new records")

@@ -175,6 +175,7 @@ class Server:
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             self._socket.bind(("127.0.0.1", port))
+            self._socket.listen(128)  # calls wait from now on until the server takes them
         except OSError as error:
             self._socket.close()
             raise BadInput(

@@ -60,6 +60,7 @@ class Intaker:
         """Call `on_tasks` with tasks as they come. Raises `BadInput` and `Failed`."""
         if self._cancelled:
             raise Failed("it was cancelled")
+        self._log.parent.mkdir(parents=True, exist_ok=True)
         with open(self._log, "ab") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "tlmd.daemon.intake"],
