@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import queue
 import time
 from collections.abc import Callable
@@ -43,6 +44,7 @@ _log = logging.getLogger("tlmd.cluster")
 _LOOK_S = 3.0  # between two looks at which nodes there are
 _PATIENCE_S = 20.0  # for actors to close
 _ESSENTIAL = {Kind.REGISTRY, Kind.GENERATOR, Kind.MEASURER}
+_CALM_S = 12.0  # of nothing to measure, then the trainer starts without it
 _ATTEMPTS = 3  # starts of one worker in a row that may fail
 
 
@@ -73,7 +75,8 @@ class Cluster:
         self._failures: dict[str, int] = {}
         self._looked = 0.0
         self._trained: tuple[int, Any, Any] | None = None  # version, checkpoint, questions
-        self._settled = False
+        self._settled_at = math.inf  # when all that measuring needs had joined
+        self._measured = False
 
     def start(self) -> None:
         """Start or join Ray (some seconds), and every actor in the background."""
@@ -188,6 +191,7 @@ class Cluster:
         member.flying = [o for o in member.flying if o is not order]
         if isinstance(answer, BaseException):
             return [Failed(name, order, _reason(answer))]
+        self._measured |= isinstance(order, MeasureOrder)
         return [Done(name, order, _answer(order, answer))]
 
     def _introduce(self, member: _Member, answer: Any) -> list[Event]:
@@ -195,8 +199,8 @@ class Cluster:
         if isinstance(answer, BaseException) or answer is None:
             return self._bury(member, answer) if isinstance(answer, BaseException) else []
         member.joined = True
-        if not self._settled and self._joined() >= _ESSENTIAL:
-            self._settled = True
+        if self._settled_at == math.inf and self._joined() >= _ESSENTIAL:
+            self._settled_at = time.monotonic()
             session.keep_to_build_cores(self._settings)
         self._failures.pop(member.place.name, None)
         target = answer.pop("target", None)
@@ -243,12 +247,15 @@ class Cluster:
             self._start(place)
 
     def _too_early(self, place: Place) -> bool:
-        """The registry comes first, since others ask it, and the trainer when all others work."""
+        """The registry comes first, since others ask it, the trainer when there is something to do.
+
+        Its start would take the cores from the very first batch.
+        """
         there = {m.place.kind for m in self._members.values()}
         if place.kind is Kind.GENERATOR:
             return Kind.REGISTRY not in there
         if place.kind is Kind.TRAINER:
-            return not self._joined() >= _ESSENTIAL
+            return not self._measured and time.monotonic() < self._settled_at + _CALM_S
         return False
 
     def _joined(self) -> set[Kind]:

@@ -102,7 +102,7 @@ class TrainConfig(_Section):
     steps: int = Field(60, ge=0)
     learning_rate: float = Field(3e-4, gt=0)
     rounds: int = Field(20, ge=0)
-    seconds: float = Field(10.0, ge=0)
+    seconds: float = Field(20.0, ge=0)
     threads: int = Field(0, ge=0)
     niceness: int = Field(5, ge=0, le=19)
 

@@ -42,11 +42,9 @@ def unpack(cls: type[T], data: bytes) -> T:
 
 def _plain(value: Any) -> Any:
     """What msgpack does not know; it walks the rest by itself, in C."""
-    return (
-        value.value
-        if isinstance(value, enum.Enum)
-        else _values_of(typing.cast(Any, type(value)))(value)
-    )
+    if isinstance(value, enum.Enum):
+        return value.value
+    return _values_of(typing.cast(Any, type(value)))(value)
 
 
 @functools.cache

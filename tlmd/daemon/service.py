@@ -223,7 +223,10 @@ class Service:
             except queue.Empty:
                 return
             try:
-                future.set_result(what())
+                result = what()
+                self._looked = -math.inf  # whoever asked for a change sees it in the next status
+                self._look()
+                future.set_result(result)
             except Exception as error:
                 future.set_exception(error)
             seconds = 0.0

@@ -30,7 +30,7 @@ class Rules:
     depth: int = 2
     strict: bool = False
     train: bool = True
-    lesson_s: float = 10.0
+    lesson_s: float = 20.0
     over: float = 8.0
     least: float = 3.0
     most: float = 16.0

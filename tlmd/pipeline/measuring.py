@@ -40,7 +40,7 @@ class Measuring:
         self._learning = learning
         self._on_records = on_records
         self._on_trouble = on_trouble
-        self._baselines: deque[BaselineOrder] = deque()
+        self._baselines: dict[tuple[str, str], BaselineOrder] = {}  # that no slot has yet
         self._ordered: set[tuple[str, str]] = set()
         self._retries = Retries()
         self._trouble = 0
@@ -66,10 +66,10 @@ class Measuring:
 
     def want_baseline(self, state: TaskState) -> None:
         """Have the unscheduled program timed, once."""
-        key = (state.task.id, state.task.target.fingerprint)
+        key = _key(state.task)
         if state.baseline is None and key not in self._ordered:
             self._ordered.add(key)
-            self._baselines.append(BaselineOrder(state.task))
+            self._baselines[key] = BaselineOrder(state.task)
 
     def hand_out(self) -> None:
         """Give every slot as much as it should have."""
@@ -86,25 +86,29 @@ class Measuring:
         return not alone and len(orders) < self._board.rules.depth
 
     def _next(self, worker: Worker) -> MeasureOrder | BaselineOrder | None:
-        for baseline in self._baselines:
-            if worker.accepts(baseline.task.target):
-                self._baselines.remove(baseline)
-                return baseline
-        empty = not self._board.busy.get(worker.name)
+        """The next candidates, or the baseline they wait for; other baselines in idle moments."""
         for batch in self._board.batches:
-            order = batch.take(lambda order: self._suits(worker, order, empty))
+            order = batch.take(lambda order: self._suits(worker, order))
             if order is not None:
                 self._begin(batch)
                 best = self._board.state(order.task).best
                 return replace(order, incumbent_s=best.outcome.seconds if best else None)
+            for turn in batch.turns:
+                baseline = self._baselines.get(_key(turn.state.task))
+                if baseline is not None and worker.accepts(baseline.task.target):
+                    return self._baselines.pop(_key(baseline.task))
             if self._board.rules.strict and not batch.is_complete:
                 return None  # a step ends when all of its batch is measured
+        for key, baseline in self._baselines.items():
+            if worker.accepts(baseline.task.target):
+                return self._baselines.pop(key)
         return None
 
-    def _suits(self, worker: Worker, order: MeasureOrder, empty: bool) -> bool:
-        ready = self._board.state(order.task).baseline is not None
-        alone = self._retries.suspects(order)
-        return ready and worker.accepts(order.task.target) and (empty or not alone)
+    def _suits(self, worker: Worker, order: MeasureOrder) -> bool:
+        if self._board.state(order.task).baseline is None:
+            return False
+        alone = self._retries.suspects(order) and bool(self._board.busy.get(worker.name))
+        return worker.accepts(order.task.target) and not alone
 
     def _begin(self, batch: Batch) -> None:
         if not batch.begun:
@@ -126,10 +130,10 @@ class Measuring:
 
     def _timed(self, event: Done | Lost | Failed, order: BaselineOrder) -> None:
         if not isinstance(event, Done) or not isinstance(event.answer, Baseline):
-            self._baselines.append(order)
+            self._baselines[_key(order.task)] = order
             return
         self._board.state(order.task).baseline = event.answer
-        self._ordered.discard((order.task.id, order.task.target.fingerprint))
+        self._ordered.discard(_key(order.task))
         if math.isfinite(event.answer.seconds):  # a failure may pass; the next run tries again
             self._board.store.put_baseline(event.answer)
 
@@ -174,3 +178,7 @@ class Measuring:
         if self._trouble >= _TROUBLE:
             self._trouble = 0
             self._on_trouble(event.error)
+
+
+def _key(task: Task) -> tuple[str, str]:
+    return task.id, task.target.fingerprint
