@@ -288,10 +288,10 @@ def _run(
     started = time.monotonic() - begin
     found = _tasks(tasks)
     store.add_tasks(found)
+    for task in found:  # what is counted are candidates
+        store.put_baseline(Baseline(task.id, 1.0, task.target.fingerprint))
     pipeline.add_job(Job("scale", trials=0, corpus=True), found)
     loop = _Loop(pipeline, store)
-    while any(state.baseline is None for state in pipeline.board.states.values()):
-        loop.step()
     loop.run(_SETTLE_S)
     row = _measured(loop, meter, count, seconds) | {"start s": started}
     if profile:

@@ -28,6 +28,8 @@ SETTINGS = {
     "train.steps": 2,
     "train.seconds": 0,
     "generate.over": 2,
+    "pipeline.window": 8,
+    "pipeline.gain": 0.9,
 }
 
 
@@ -111,11 +113,31 @@ def test_commands(daemon: tlmd.Daemon, job: tlmd.Job, tmp_path: Path) -> None:
     assert "joined worker=trainer" in command(daemon, "logs")
     assert "measured" in command(daemon, "watch")
     assert "no job 'nothing'" in command(daemon, "wait", "nothing", code=2)
-    assert "a corpus has no model" not in command(daemon, "jobs")
     out = tmp_path / "out"
     document = json.loads(command(daemon, "export", job.id, "--out", out, "--json"))
     whole = document["e2e"]
     assert whole["functions"] == whole["functions_with_record"] and (out / "model.so").exists()
+
+
+def test_a_campaign_trains_until_it_converges(
+    daemon: tlmd.Daemon, job: tlmd.Job, tmp_path: Path
+) -> None:
+    from tlmd.records.store import RecordStore
+    from tlmd.workloads.corpus import save_tasks
+
+    with RecordStore(daemon.state_dir / "records.sqlite", read_only=True) as store:
+        save_tasks(tmp_path / "corpus.tasks", store.tasks()[:2])
+    before = len(endtoend.candidates(daemon.state_dir))
+    flags = ("--corpus", tmp_path / "corpus.tasks", "--until-converged", "--json")
+    document = json.loads(command(daemon, "train", *flags))
+    # Either it converged, or the two small spaces had nothing more to give.
+    assert document["state"] == "done" and document["version"] == daemon.status()["version"]
+    assert len(endtoend.candidates(daemon.state_dir)) > before
+    assert daemon.status()["convergence"]["window"] == 8
+    done = daemon.jobs()[-1]["id"]
+    text = command(daemon, "export", done, "--out", tmp_path / "out", code=2)
+    assert "a corpus has no model" in text
+    assert "no such file" in command(daemon, "train", "--corpus", "nowhere.tasks", code=2)
 
 
 def test_pause_cancel_and_resume(daemon: tlmd.Daemon, job: tlmd.Job) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tlmd.errors import BadInput
-from tlmd.measure.cores import CoreLayout, plan_cores
+from tlmd.measure.cores import CoreLayout, plan_cores, plan_slots
 from tlmd.measure.energy import EnergyMeter
 
 
@@ -73,3 +73,14 @@ def test_no_energy_where_it_cannot_be_read(tmp_path: Path) -> None:
         meter = EnergyMeter(root)
         meter.start()
         assert meter.stop() is None
+
+
+def test_several_slots_share_the_other_cores(tmp_path: Path) -> None:
+    slots = plan_slots(2, set(range(8)), None, tmp_path)
+    assert [s.run for s in slots] == [(4, 5), (6, 7)]
+    assert {s.build for s in slots} == {(0, 1, 2, 3)}
+    assert plan_slots(1, set(range(8)), None, tmp_path) == [
+        plan_cores(set(range(8)), None, tmp_path)
+    ]
+    with pytest.raises(BadInput, match="8 physical cores"):
+        plan_slots(3, set(range(8)), 4, tmp_path)

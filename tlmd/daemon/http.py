@@ -50,6 +50,10 @@ def make_app(service: Service, token: str) -> FastAPI:
         code = 400 if isinstance(error, BadInput) else 409
         return JSONResponse({"error": str(error), "bad_input": isinstance(error, BadInput)}, code)
 
+    @app.exception_handler(TimeoutError)
+    async def busy(_request: Request, _error: TimeoutError) -> Response:
+        return JSONResponse({"error": "the daemon is busy; try again"}, 503)
+
     _add_jobs(app, service)
     _add_control(app, service)
     _add_views(app, service, token)
