@@ -92,7 +92,7 @@ def prepare(settings: Settings) -> None:
     """
     if not settings.is_local:
         return
-    if "ray" in sys.modules:
+    if "ray" in sys.modules and os.environ.get("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER") != "0":
         _log.warning("ray was imported before tlmd could set it up; it may listen on all addresses")
     token = settings.state_dir / "ray_token"
     if not token.exists():
