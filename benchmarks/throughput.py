@@ -1,11 +1,12 @@
 """Measured candidates per second per core: tlmd against MetaSchedule's `tune_tir`.
 
 Both tune the same tasks with the same number of trials, one task after the other in turns, on the
-same cores. tlmd is the whole loop of `tlmd tune` (TLM, ranker, measurer, verification, record
-store); the peer is `tune_tir` as it comes (evolutionary search, its own cost model), with as many
-builders as there are cores. Loading TVM counts for neither, the processes that `tune_tir` starts
-for building and running count. The peer is spared one thing that it does as it comes: its builders
-load the intrinsics of every architecture (24 s, and on a busy machine its time limit for a build).
+same cores. tlmd is the pipeline with its actors (TLM, ranker, measurer, verification, records; no
+training); the peer is `tune_tir` as it comes (evolutionary search, its own cost model), with as
+many builders as there are cores. Loading TVM counts for neither, the processes that `tune_tir`
+starts for building and running count. The peer is spared one thing that it does as it comes: its
+builders load the intrinsics of every architecture (24 s, and on a busy machine its time limit for a
+build).
 
 A rate is measured candidates (failed builds and runs included) / wall clock / cores, where cores
 are all that either may use: for tlmd the slot and the building cores together.
@@ -20,12 +21,13 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 from benchmarks import report
 
-_PEER = "--as-peer"
+_PEER, _US = "--as-peer", "--as-us"
 
 
 def main(arguments: list[str]) -> int:
@@ -40,14 +42,12 @@ def main(arguments: list[str]) -> int:
 
     everything = tuple(sorted(os.sched_getaffinity(0)))
     layout = plan_cores()
-    checkpoint = setting.load(options.checkpoint, options.untrained)
     rows = []
     with tempfile.TemporaryDirectory(prefix="tlmd-bench-") as scratch:
         for number, task in enumerate(setting.tasks(resolve("native", len(layout.run)))):
             place = Path(scratch) / str(number)
             place.mkdir()
-            setting.pin(layout.build)
-            ours = _ours(task, checkpoint, layout, options, place)
+            ours = _ours(task, everything, options, place)
             peer = _peer(task, everything, options, place)
             rates = [r["measured"] / r["seconds"] / len(everything) for r in (ours, peer)]
             rows.append(_row(task.name, ours, peer, rates))
@@ -79,38 +79,29 @@ def _row(
     return {**row, "ratio": rates[0] / rates[1]}
 
 
-def _ours(task: Any, checkpoint: Any, layout: Any, options: Any, place: Path) -> dict[str, Any]:
-    """`tlmd tune`'s loop on one task, from an empty record store."""
-    from tlmd.config import MeasureConfig
-    from tlmd.daemon.tune import MeasuringDevice
-    from tlmd.generate.generator import Generator
-    from tlmd.measure.client import Measurer
-    from tlmd.pipeline.tuning import TaskState, Tuning
-    from tlmd.records.store import RecordStore
+def _ours(task: Any, cores: tuple[int, ...], options: Any, place: Path) -> dict[str, Any]:
+    """The daemon's pipeline and actors on one task, in a process of their own."""
+    from tlmd.workloads.corpus import save_tasks
 
-    generator = Generator(checkpoint, seed=options.seed)
-    settings = MeasureConfig()
-    lend, builders = settings.lend, settings.builders
-    with (
-        Measurer(task.target, layout, place / "cache", builders=builders, lend=lend) as measurer,
-        RecordStore(place / "records.sqlite") as store,
-    ):
-        begin = time.perf_counter()
-        store.add_task(task)
-        state = TaskState(task, [])
-        Tuning([state], generator, MeasuringDevice(measurer), store, options.trials).run()
-        seconds = time.perf_counter() - begin
-    best = state.best_seconds
-    return {"measured": state.trials, "seconds": seconds, "best_us": best * 1e6}
+    save_tasks(place / "task", [task])
+    checkpoint = str(options.checkpoint.absolute()) if options.checkpoint else ""
+    arguments = [str(place), checkpoint, str(options.trials), str(options.seed)]
+    return _in_a_process(_US, arguments, cores, task.name)
 
 
 def _peer(task: Any, cores: tuple[int, ...], options: Any, place: Path) -> dict[str, Any]:
     """`tune_tir` in a process of its own that may use all cores."""
     (place / "module.json").write_text(task.module)
-    command = [sys.executable, "-m", "benchmarks.throughput", _PEER, str(place), task.target.spec]
+    arguments = [str(place), task.target.spec, str(options.trials), str(options.seed)]
+    return _in_a_process(_PEER, arguments, cores, task.name)
+
+
+def _in_a_process(
+    role: str, arguments: list[str], cores: tuple[int, ...], name: str
+) -> dict[str, Any]:
     os.sched_setaffinity(0, cores)
     done = subprocess.run(
-        [*command, str(options.trials), str(options.seed)],
+        [sys.executable, "-m", "benchmarks.throughput", role, *arguments],
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
         capture_output=True,
         text=True,
@@ -118,9 +109,42 @@ def _peer(task: Any, cores: tuple[int, ...], options: Any, place: Path) -> dict[
     )
     lines = [line for line in done.stdout.splitlines() if line.startswith('{"measured"')]
     if done.returncode or not lines:
-        raise SystemExit(f"the peer failed on {task.name}: {done.stderr[-500:]}")
+        raise SystemExit(f"{role} failed on {name}: {done.stderr[-500:]}")
     result: dict[str, Any] = json.loads(lines[-1])
     return result
+
+
+def _be_us(place: Path, checkpoint: str, trials: int, seed: int) -> None:
+    from actors import session
+    from tlmd import config
+
+    flags = {"train.enabled": False, "tune.seed": seed, "generate.checkpoint": checkpoint}
+    loaded = config.load(flags=flags, environment={})
+    settings = session.Settings(loaded, place)
+    session.prepare(settings)
+    from actors.cluster import Cluster
+    from tlmd.pipeline.jobs import Job
+    from tlmd.pipeline.loop import Pipeline, Rules
+    from tlmd.pipeline.orders import Kind
+    from tlmd.records.store import RecordStore
+    from tlmd.workloads.corpus import load_tasks
+
+    with closing(Cluster(settings)) as cluster, RecordStore(place / "records.sqlite") as store:
+        cluster.start()
+        pipeline = Pipeline(cluster, store, Rules(train=False))
+        while not all(map(pipeline.board.of, (Kind.GENERATOR, Kind.MEASURER))):
+            pipeline.step(0.2)
+        begin = time.perf_counter()
+        job = Job("throughput", trials)
+        tasks = load_tasks(place / "task")
+        store.add_tasks(tasks)
+        pipeline.add_job(job, tasks)
+        while not pipeline.is_idle:
+            pipeline.step(0.2)
+        seconds = time.perf_counter() - begin
+    (state,) = job.tasks
+    figures = {"measured": state.trials, "seconds": seconds, "best_us": state.best_seconds * 1e6}
+    print(json.dumps(figures))
 
 
 def _register_intrinsics() -> None:
@@ -169,5 +193,8 @@ def _be_the_peer(place: Path, spec: str, trials: int, seed: int) -> None:
 if __name__ == "__main__":
     if sys.argv[1:2] == [_PEER]:
         _be_the_peer(Path(sys.argv[2]), sys.argv[3], int(sys.argv[4]), int(sys.argv[5]))
+        sys.exit(0)
+    if sys.argv[1:2] == [_US]:
+        _be_us(Path(sys.argv[2]), sys.argv[3], int(sys.argv[4]), int(sys.argv[5]))
         sys.exit(0)
     sys.exit(main(sys.argv[1:]))

@@ -53,6 +53,9 @@ def serve(state_dir: Path, config: Config, address: str = "", bond: str = "") ->
     _write_note(note, facts)
     _log.info("tlmd %s serves %s from %s", __version__, server.url, state_dir)
     try:
+        while not service.ready.wait(_WAKE_S) and not service.done.is_set():
+            pass
+        _handle_signals(service)  # Ray has put its own handlers in place of ours
         while not service.done.wait(_WAKE_S):
             pass
     finally:

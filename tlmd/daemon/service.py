@@ -47,6 +47,8 @@ _LEARN_S = 8.0
 class Service:
     """Runs until `stop`; `done` is set when everything has ended, `error` says why if it failed.
 
+    ``ready`` is set when Ray runs, which has then taken the process's signals for itself.
+
     `settings` say how Ray is started or joined; with `resume` jobs that were not over go on.
     """
 
@@ -55,6 +57,7 @@ class Service:
     ) -> None:
         self.state_dir = state_dir
         self.config = config
+        self.ready = threading.Event()
         self.done = threading.Event()
         self.error = ""
         self.trace = Trace(state_dir / "trace.jsonl")
@@ -175,6 +178,7 @@ class Service:
         with contextlib.closing(Cluster(self._settings)) as cluster:
             self._start_cluster(cluster)
             self._cluster = cluster
+            self.ready.set()
             self._pipeline = Pipeline(cluster, self.store, self._rules(), self.trace.tell)
             self._book.attach(self._pipeline)
             self._loop(self._pipeline)

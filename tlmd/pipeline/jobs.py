@@ -31,7 +31,6 @@ class TaskState:
     """What the pipeline knows of a task on one kind of machine: its newest record per candidate.
 
     ``pending`` are candidates that were ordered or written and have no record yet: id -> hash.
-    ``last_turn`` is the number of the last batch it had a turn in.
     """
 
     task: Task
@@ -40,7 +39,6 @@ class TaskState:
     exhausted: bool = False
     barren: int = 0  # turns in a row without a program to measure
     writing: int = 0  # candidates ordered from a generator
-    last_turn: int = -1
     pending: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
