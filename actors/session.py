@@ -25,6 +25,7 @@ from tlmd.measure.cores import plan_slots
 
 _log = logging.getLogger("tlmd.cluster")
 
+_END_S = 10.0
 REAL_SLOT = "actors.measurer:MeasurerActor"
 REAL_GENERATOR = "actors.generator:GeneratorActor"
 _OBJECT_STORE_BYTES = 512 << 20  # a gpt2 checkpoint is 474 MB on disk; pages are taken when used
@@ -110,6 +111,7 @@ def prepare(settings: Settings) -> None:
         "RAY_memory_monitor_refresh_ms": "0",  # it would kill bystanders; children have limits
         "RAY_gcs_rpc_server_reconnect_timeout_s": "15",  # then this process ends
         "RAY_DEDUP_LOGS": "0",
+        "TORCHINDUCTOR_CACHE_DIR": str(settings.state_dir / "torch"),  # not below /tmp
     }
 
 
@@ -153,10 +155,14 @@ def _free_shared_memory() -> int:
 
 
 def stop(settings: Settings) -> None:
-    """Leave Ray; a private instance ends with its folder."""
+    """Leave Ray; a private instance ends with its folder and all its processes."""
     import ray
 
+    started = psutil.Process().children(recursive=True) if settings.is_local else []
     ray.shutdown()
+    for process in psutil.wait_procs(started, _END_S)[1]:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
     if settings.scratch:
         shutil.rmtree(settings.scratch, ignore_errors=True)
         settings.scratch = ""
