@@ -30,11 +30,13 @@ from benchmarks import report
 from tlmd.config import Config, GenerateConfig, MeasureConfig, TuneConfig
 from tlmd.daemon.intake import Intake, Intaker
 from tlmd.measure.cores import plan_slots
+from tlmd.pipeline.board import Rules
 from tlmd.pipeline.jobs import Job
-from tlmd.pipeline.loop import Kind, Pipeline, Rules
+from tlmd.pipeline.loop import Pipeline
 from tlmd.pipeline.orders import (
     Done,
     Event,
+    Kind,
     MeasureOrder,
     SwapOrder,
     Trained,

@@ -276,8 +276,9 @@ def _run(
     cluster: Any, store: Any, trace: Any, count: int, seconds: float, tasks: int, profile: str
 ) -> dict[str, Any]:
     """Wait for all slots, give them work, measure."""
+    from tlmd.pipeline.board import Rules
     from tlmd.pipeline.jobs import Job
-    from tlmd.pipeline.loop import Pipeline, Rules
+    from tlmd.pipeline.loop import Pipeline
 
     meter, begin = Meter(), time.monotonic()
     crew, kept = MeteredCrew(cluster, meter), MeteredStore(store, meter)

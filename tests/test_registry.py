@@ -65,7 +65,7 @@ def test_bytes_are_a_checkpoint_and_every_damage_is_noticed(tmp_path: Path) -> N
     again = checkpoints.from_bytes(data)
     assert (again.version, again.notes) == (3, {"made": 3})
     assert checkpoints.to_bytes(again) == data
-    checkpoints.write(data, tmp_path / "v3")
+    checkpoints.unpack(data, tmp_path / "v3")
     assert checkpoints.read(tmp_path / "v3") == data
     assert checkpoints.to_bytes(checkpoints.load(tmp_path / "v3")) == data
     assert checkpoints.from_bytes(checkpoints.read(tmp_path / "v3", 9)).version == 9
@@ -83,7 +83,7 @@ def test_no_flipped_bit_and_no_missing_byte_passes(data: st.DataObject) -> None:
     else:
         cut = whole[:at]
     with TemporaryDirectory() as directory:
-        for use in (checkpoints.from_bytes, lambda d: checkpoints.write(d, Path(directory) / "v")):
+        for use in (checkpoints.from_bytes, lambda d: checkpoints.unpack(d, Path(directory) / "v")):
             with pytest.raises(BadInput):
                 use(cut)
         assert not list(Path(directory).iterdir())

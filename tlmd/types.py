@@ -15,6 +15,9 @@ from typing import Any
 
 from tlmd import wire
 
+Shapes = tuple[tuple[int, ...], ...]
+"""One shape per input of a model."""
+
 
 class Status(enum.StrEnum):
     """What became of one candidate."""
@@ -142,6 +145,11 @@ class Task:
     flops: float
     module: str
     target: TargetInfo
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Id and fingerprint: what is known of a task holds on one kind of machine."""
+        return self.id, self.target.fingerprint
 
 
 @dataclass(frozen=True, slots=True)

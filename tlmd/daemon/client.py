@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import urlsplit
 
 from tlmd.errors import BadInput, Failed, NoDaemon
+from tlmd.pipeline.jobs import JobState
 
 if TYPE_CHECKING:
     import subprocess
 
     from tlmd.daemon.delivery import TuneResult
+    from tlmd.types import Shapes
 
 _TIMEOUT_S = 65.0
 _STOP_S = 120.0
 _POLL_S = 0.1
-_OVER = ("done", "cancelled", "failed")
-Shapes = tuple[tuple[int, ...], ...]
 
 
 class Daemon:
@@ -225,7 +225,7 @@ class Job:
             last = found
             if deadline is not None and time.monotonic() > deadline:
                 raise TimeoutError(f"job {self.id} is not over after {timeout:g} s")
-        if last.get("state") not in _OVER:
+        if not last or not JobState(last["state"]).over:
             raise NoDaemon(f"the daemon ended before job {self.id} did; `tlmd start` goes on")
         if last["state"] != "done":
             raise Failed(f"job {self.id} {last['state']}: {last['reason'] or 'on request'}")

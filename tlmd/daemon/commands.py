@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tlmd.errors import BadInput, Failed
+from tlmd.errors import BadInput
 
 Common = Callable[[argparse.ArgumentParser], None]
 _FOLLOW_S = 0.3
@@ -74,13 +74,11 @@ def _print(options: Any, document: Any, text: str) -> int:
 
 def _start(options: Any) -> int:
     from tlmd import config as configuration
-    from tlmd.daemon import client, lifecycle
+    from tlmd.daemon import lifecycle
 
     configuration.load(options.config)  # a mistake is better told here than in a log
     state_dir = _state_dir(options)
-    running = client.find(state_dir)
-    if running is not None and running.private:
-        raise Failed(f"the state directory {state_dir} is in use by pid {running.pid}")
+    running = lifecycle.running(state_dir)
     daemon = running or lifecycle.start(state_dir, options.config)
     facts = {"pid": daemon.pid, "url": daemon.url, "state_dir": str(state_dir)}
     text = (

@@ -25,11 +25,9 @@ from tlmd.records import metaschedule
 from tlmd.records.store import RecordStore
 from tlmd.space import target as targets
 from tlmd.space.space import TaskSpace
-from tlmd.types import TargetInfo, Task
+from tlmd.types import Shapes, TargetInfo, Task
 from tlmd.workloads import frontends, lowering, whole_model
 from tlmd.workloads.corpus import load_tasks
-
-Shapes = tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True)
@@ -94,7 +92,11 @@ def check_out(out: Path | None) -> None:
 
 def prepare(model: str, shapes: Shapes | None, target: TargetInfo) -> Prepared:
     """Load and lower a model in this process. Raises `BadInput` and `Failed`."""
-    source = frontends.load_model(model, shapes)
+    return lower(model, shapes, frontends.load_model(model, shapes), target)
+
+
+def lower(model: str, shapes: Shapes | None, source: Any, target: TargetInfo) -> Prepared:
+    """Lower a model that is loaded to its tasks. Raises `Failed` where it has none."""
     lowered = lowering.lower(source.module, targets.tvm_target(target))
     tasks = lowering.extract(lowered, target)
     if not tasks:
@@ -104,14 +106,7 @@ def prepare(model: str, shapes: Shapes | None, target: TargetInfo) -> Prepared:
 
 def read_states(store: RecordStore, tasks: list[Task]) -> list[TaskState]:
     """What is known of the tasks."""
-    return [
-        TaskState(
-            task,
-            store.records(task.id, task.target.fingerprint),
-            store.baseline(task.id, task.target.fingerprint),
-        )
-        for task in tasks
-    ]
+    return [TaskState(task, store.records(*task.key), store.baseline(*task.key)) for task in tasks]
 
 
 def interrupted(model: str, states: list[TaskState], begin: float) -> TuneResult:

@@ -22,6 +22,7 @@ from starlette.concurrency import run_in_threadpool as threaded
 from tlmd.daemon import metrics
 from tlmd.daemon.service import Service
 from tlmd.errors import BadInput, TlmdError
+from tlmd.pipeline.jobs import JobState
 
 _PAGE = Path(__file__).parent / "page.html"
 _COOKIE = "tlmd_token"
@@ -113,7 +114,7 @@ async def _events(service: Service, job_id: str) -> AsyncIterator[str]:
             yield line + "\n"
         elif beat % _HEARTBEAT == 0:
             yield "\n"
-        if found and found[0]["state"] in ("done", "cancelled", "failed"):
+        if found and JobState(found[0]["state"]).over:
             return
         if service.done.is_set():
             return

@@ -16,11 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from tlmd import wire
+from tlmd import children, wire
 from tlmd.errors import BadInput, Failed, TlmdError
-from tlmd.types import TargetInfo, Task
+from tlmd.types import Shapes, TargetInfo, Task
 
-Shapes = tuple[tuple[int, ...], ...]
 _HEADER = struct.Struct("<I?")
 
 
@@ -68,7 +67,8 @@ class Intaker:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 cwd=cwd if Path(cwd).is_dir() else None,
-                env=_environment(cwd),
+                # The submitter's modules can be imported, and so can tlmd.
+                env=children.environment(cwd, CUDA_VISIBLE_DEVICES=""),
             )
         with self._process as process:
             assert process.stdin is not None and process.stdout is not None
@@ -93,13 +93,6 @@ class Intaker:
             self._process.kill()
 
 
-def _environment(cwd: str) -> dict[str, str]:
-    """The submitter's modules can be imported, and so can tlmd, wherever it is."""
-    root = str(Path(__file__).parents[2])
-    path = os.pathsep.join(filter(None, (cwd, root, os.environ.get("PYTHONPATH", ""))))
-    return {**os.environ, "PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": ""}
-
-
 def _frames(stream: IO[bytes]) -> Iterator[list[Task] | Closing]:
     while len(head := stream.read(_HEADER.size)) == _HEADER.size:
         length, last = _HEADER.unpack(head)
@@ -114,8 +107,8 @@ def _frames(stream: IO[bytes]) -> Iterator[list[Task] | Closing]:
 
 def tasks_of(intake: Intake) -> Iterator[list[Task]]:
     """The tasks of a model or a corpus, in portions. Raises `BadInput` and `Failed`."""
+    from tlmd.daemon import delivery
     from tlmd.space import target as targets
-    from tlmd.workloads import frontends, lowering
 
     target = intake.slot or targets.resolve(intake.target, intake.cores)
     if intake.corpus == "paper":
@@ -124,12 +117,7 @@ def tasks_of(intake: Intake) -> Iterator[list[Task]]:
     if intake.corpus:
         yield _from_file(Path(intake.corpus))
         return
-    source = frontends.load_model(intake.model, intake.input_shapes)
-    lowered = lowering.lower(source.module, targets.tvm_target(target))
-    tasks = lowering.extract(lowered, target)
-    if not tasks:
-        raise Failed(f"{intake.model} has no tensor program to tune")
-    yield tasks
+    yield delivery.prepare(intake.model, intake.input_shapes, target).tasks
 
 
 def _paper(kept: Path, target: TargetInfo) -> Iterator[list[Task]]:

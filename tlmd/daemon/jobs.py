@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from tlmd import wire
+from tlmd.daemon.summary import micro
 from tlmd.errors import BadInput
 from tlmd.pipeline.jobs import Job, JobState, TaskState
 from tlmd.records.store import RecordStore
+from tlmd.types import Shapes
 
-Shapes = tuple[tuple[int, ...], ...]
 _CURVE = 200  # points of a task's curve that are sent
 
 
@@ -158,12 +159,8 @@ def _task(state: TaskState, weight: int) -> dict[str, Any]:
         "name": state.task.name,
         "weight": weight,
         "trials": state.trials,
-        "untuned_us": _micro(state.baseline.seconds if state.baseline else math.inf),
-        "best_us": _micro(state.best_seconds),
+        "untuned_us": micro(state.baseline.seconds if state.baseline else math.inf),
+        "best_us": micro(state.best_seconds),
         "version": state.best.version if state.best else None,
         "curve": shown,
     }
-
-
-def _micro(seconds: float) -> float | None:
-    return round(seconds * 1e6, 3) if math.isfinite(seconds) else None

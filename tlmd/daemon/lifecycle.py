@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import time
@@ -10,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from tlmd import children
 from tlmd.daemon.client import Daemon, find
 from tlmd.daemon.state import make_state_dir
 from tlmd.errors import Failed, NoDaemon
@@ -49,13 +49,14 @@ def launch(
         command += ["--config", str(Path(config).absolute())]
     if bond:
         command += ["--bond", bond]
+    settings = {_variable(key): str(value) for key, value in (flags or {}).items()}
     with open(log_of(state_dir), "ab") as log:
         return subprocess.Popen(
             command,
             stdin=subprocess.PIPE if bond else subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            env=_environment(flags or {}),
+            env=children.environment(**settings),
             start_new_session=True,  # Ctrl-C is for the command that asked, which tells the daemon
             cwd="/",
         )
@@ -81,6 +82,17 @@ def wait_for(state_dir: Path, process: subprocess.Popen[bytes]) -> Daemon:
     raise Failed(f"the daemon does not answer; see {log_of(state_dir)}")
 
 
+def running(state_dir: Path) -> Daemon | None:
+    """The daemon that takes jobs for a state directory, if one runs.
+
+    Raises `Failed` where a daemon has it that is for one job only.
+    """
+    daemon = find(Path(state_dir).absolute())
+    if daemon is not None and daemon.private:
+        raise Failed(f"the state directory {daemon.state_dir} is in use by pid {daemon.pid}")
+    return daemon
+
+
 def connect(state_dir: Path) -> Daemon:
     """The daemon of a state directory. Raises `NoDaemon`."""
     daemon = find(Path(state_dir).absolute())
@@ -94,11 +106,9 @@ def log_of(state_dir: Path) -> Path:
     return state_dir / "logs" / "daemon.log"
 
 
-def _environment(flags: Mapping[str, Any]) -> dict[str, str]:
-    root = str(Path(__file__).parents[2])
-    path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH", ""))))
-    own = {f"TLMD_{key.upper().replace('.', '__')}": str(value) for key, value in flags.items()}
-    return {**os.environ, **own, "PYTHONPATH": path}
+def _variable(key: str) -> str:
+    """The environment variable of a dotted key of the configuration."""
+    return f"TLMD_{key.upper().replace('.', '__')}"
 
 
 def _last_words(state_dir: Path) -> str:

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 WIDE = 100  # columns that a table with everything needs
+STOPPED = "tlmd: stopped; everything measured is kept, the same command continues"
 _PLAIN_EVERY_S = 30.0
 
 

@@ -74,8 +74,8 @@ class Result:
             "name": row.task.name,
             "weight": row.task.weight,
             "flops": row.task.flops,
-            "untuned_us": _micro(row.untuned),
-            "best_us": _micro(row.seconds),
+            "untuned_us": micro(row.untuned),
+            "best_us": micro(row.seconds),
             "trials": row.trials,
             "peak_fraction": None if share is None else round(share, 4),
             # The default schedule is what the others are verified against.
@@ -84,7 +84,8 @@ class Result:
         }
 
 
-def _micro(seconds: float) -> float | None:
+def micro(seconds: float) -> float | None:
+    """Seconds as microseconds; None where they are not finite."""
     return round(seconds * 1e6, 3) if math.isfinite(seconds) else None
 
 

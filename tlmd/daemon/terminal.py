@@ -16,7 +16,7 @@ from rich.table import Table
 
 from tlmd.config import Config
 from tlmd.daemon import summary
-from tlmd.daemon.progress import WIDE, LiveLine
+from tlmd.daemon.progress import STOPPED, WIDE, LiveLine
 from tlmd.daemon.silence import silenced
 from tlmd.daemon.state import default_state_dir, make_state_dir
 from tlmd.errors import Interrupted
@@ -68,10 +68,7 @@ def tune(
     elif not result.interrupted:
         _print(_console(), result)
     if result.interrupted:
-        print(
-            "tlmd: stopped; everything measured is kept, the same command continues",
-            file=sys.stderr,
-        )
+        print(STOPPED, file=sys.stderr)
     return 1 if result.interrupted else 0
 
 

@@ -20,7 +20,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from tlmd.config import SHIPPED, Config
-from tlmd.daemon import client, delivery, lifecycle
+from tlmd.daemon import delivery, lifecycle
 from tlmd.daemon.client import Daemon, Job
 from tlmd.daemon.delivery import Prepared, TuneResult
 from tlmd.daemon.state import make_state_dir
@@ -29,11 +29,11 @@ from tlmd.measure.cores import CoreLayout, plan_slots
 from tlmd.model import checkpoint as checkpoints
 from tlmd.records.store import RecordStore
 from tlmd.space import target as targets
-from tlmd.workloads import frontends, lowering
+from tlmd.types import Shapes
+from tlmd.workloads import frontends
 from tlmd.workloads.corpus import save_tasks
 
 __all__ = ["Display", "Request", "TuneResult", "run"]
-Shapes = tuple[tuple[int, ...], ...]
 _END_S = 90.0
 
 
@@ -76,20 +76,14 @@ def run(request: Request, config: Config, display: Display | None = None) -> Tun
     frontends.check(request.model)
     delivery.check_out(request.out)
     state_dir = make_state_dir(request.state_dir).absolute()
-    running = client.find(state_dir)
-    if running is not None and running.private:
-        raise Failed(f"the state directory {state_dir} is in use by pid {running.pid}")
+    running = lifecycle.running(state_dir)
     with _Private(request, config, running) as private:
         with _yielding(layout, running is not None) as give_way:
             display.stage("loading the model")
             source = frontends.load_model(request.model, request.input_shapes)
             private.launch()
             display.stage("lowering it to tasks")
-            lowered = lowering.lower(source.module, targets.tvm_target(target))
-            tasks = lowering.extract(lowered, target)
-            if not tasks:
-                raise Failed(f"{request.model} has no tensor program to tune")
-            prepared = Prepared(request.model, request.input_shapes, source, lowered, tasks)
+            prepared = delivery.lower(request.model, request.input_shapes, source, target)
             display.stage("starting the daemon" if running is None else "handing over")
             give_way()
             daemon = running or private.daemon()
@@ -97,7 +91,7 @@ def run(request: Request, config: Config, display: Display | None = None) -> Tun
             stopped = _follow(job, display)
             private.end()
             with RecordStore(state_dir / "records.sqlite", read_only=True) as store:
-                states = delivery.read_states(store, tasks)
+                states = delivery.read_states(store, prepared.tasks)
             if stopped:
                 return delivery.interrupted(request.model, states, begin)
             display.stage("compiling and timing the whole model")

@@ -18,10 +18,11 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from tlmd.daemon import client, lifecycle
+from tlmd.daemon import lifecycle
 from tlmd.daemon.client import Daemon, Job
-from tlmd.daemon.progress import LiveLine, detail_line
+from tlmd.daemon.progress import STOPPED, LiveLine, detail_line
 from tlmd.errors import Interrupted, NoDaemon
+from tlmd.pipeline.jobs import JobState
 
 _WATCH_S = 1.0
 _PLAIN_S = 5.0
@@ -105,7 +106,7 @@ def _watch_plain(daemon: Daemon, as_json: bool) -> int:
             except NoDaemon:
                 break
             print(json.dumps(status) if as_json else _line(status), flush=True)
-            busy = any(job["state"] in ("preparing", "running") for job in status["jobs"])
+            busy = any(not JobState(job["state"]).over for job in status["jobs"])
             if not busy:
                 break
             time.sleep(_PLAIN_S)
@@ -130,10 +131,7 @@ def train(
                 document = job.wait(progress=lambda found: _show(line, found))
         except (KeyboardInterrupt, Interrupted):
             job.cancel()
-            print(
-                "tlmd: stopped; everything measured is kept, the same command continues",
-                file=sys.stderr,
-            )
+            print(STOPPED, file=sys.stderr)
             return 1
         version = daemon.status()["version"]
     document = {**document, "version": version}
@@ -147,7 +145,7 @@ def train(
 
 @contextlib.contextmanager
 def _some_daemon(state_dir: Path, config: Path | None) -> Iterator[Daemon]:
-    running = client.find(state_dir)
+    running = lifecycle.running(state_dir)
     if running is not None:
         yield running
         return
@@ -182,7 +180,7 @@ def _jobs(jobs: list[dict[str, Any]]) -> Table:
         progress = job.get("progress")
         text = job["reason"]
         if progress and progress["measured"]:
-            over = job["state"] in ("done", "cancelled", "failed")
+            over = JobState(job["state"]).over
             text = detail_line(SimpleNamespace(**progress), over) + (f"; {text}" if text else "")
         table.add_row(job["id"], escape(job["model"]), job["state"], escape(text))
     return table

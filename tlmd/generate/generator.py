@@ -51,7 +51,6 @@ class Generator:
     def __post_init__(self) -> None:
         self._rng = random.Random(self.seed)
         self._sampler = Sampler(self.checkpoint.model, self.seed)
-        self._ranker = self.checkpoint.ranker
         self._spaces: OrderedDict[str, TaskSpace] = OrderedDict()
         self._extractors: dict[str, FeatureExtractor] = {}
         self._rows: dict[str, Floats | None] = {}
@@ -64,7 +63,6 @@ class Generator:
         """Use `checkpoint` from the next call on; the version now in use."""
         self.checkpoint = checkpoint
         self._sampler = Sampler(checkpoint.model, self._rng.randrange(1 << 30))
-        self._ranker = checkpoint.ranker
         return self.version
 
     def space(self, task: Task) -> TaskSpace:
@@ -111,14 +109,8 @@ class Generator:
                 schedules.append(schedule)
                 trace = space.trace_json(candidate)
                 pool.append(Proposal(candidate, trace, digest, version, ranked=self.version))
-        scores = self._ranker.score(self.extractor(task).rows(schedules))
+        scores = self.checkpoint.ranker.score(self.extractor(task).rows(schedules))
         return self._pick(pool, scores, count), refused
-
-    def learn(self, measured: Sequence[tuple[Task, list[Record]]]) -> None:
-        """Fit the ranker to what was measured since the checkpoint was trained."""
-        tables = [self.table(task, records) for task, records in measured]
-        if tables:
-            self._ranker = self.checkpoint.ranker.adapt(tables, seed=self.seed)
 
     def table(self, task: Task, records: list[Record]) -> Measured:
         """Features and seconds of the records that have a program."""
@@ -184,7 +176,7 @@ class Generator:
     def _pick(self, pool: list[Proposal], scores: Floats, count: int) -> list[Proposal]:
         """The ranker's top, and a share drawn at random so that its mistakes show."""
         order = [int(i) for i in np.argsort(-scores, kind="stable")]
-        if not self._ranker.trained:
+        if not self.checkpoint.ranker.trained:
             self._rng.shuffle(order)
         explore = min(round(count * self.policy.explore), max(len(order) - count, 0))
         top, rest = order[: count - explore], order[count - explore :]

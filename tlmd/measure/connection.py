@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from tlmd import children
 from tlmd.errors import Failed
 from tlmd.measure.protocol import Inbox, Ready, Setup, send
 from tlmd.wire import WireError
@@ -99,15 +100,6 @@ class Connection:
 
 
 def _environment(threads: int) -> dict[str, str]:
-    root = str(Path(__file__).parents[2])
-    path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH", ""))))
     # A thread of a BLAS library would make forking unsafe.
     one = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-    return {
-        **os.environ,
-        **one,
-        "PYTHONPATH": path,
-        "TVM_NUM_THREADS": str(threads),
-        # TVM would pin its threads to core numbers of its own; they inherit ours instead.
-        "TVM_BIND_THREADS": "0",
-    }
+    return children.running_tvm(threads, **one)

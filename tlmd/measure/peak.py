@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tlmd import children
 from tlmd.errors import Failed
 from tlmd.types import TargetInfo
 
@@ -90,14 +91,10 @@ def variation(target: TargetInfo, run_cores: tuple[int, ...]) -> float:
 
 def _ask(what: str, target: TargetInfo, run_cores: tuple[int, ...]) -> dict[str, float]:
     """Measure in a process of its own: pinning and thread counts are settings of a process."""
-    root = str(Path(__file__).parents[2])
-    path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH", ""))))
-    # TVM would pin its threads to core numbers of its own; they inherit ours instead.
-    own = {"PYTHONPATH": path, "TVM_NUM_THREADS": str(len(run_cores)), "TVM_BIND_THREADS": "0"}
     try:
         done = subprocess.run(
             [sys.executable, "-m", "tlmd.measure.peak", what, target.spec, json.dumps(run_cores)],
-            env={**os.environ, **own},
+            env=children.running_tvm(len(run_cores)),
             capture_output=True,
             text=True,
             check=False,

@@ -83,18 +83,11 @@ def read(directory: Path, version: int | None = None) -> bytes:
     return _pack(parts)
 
 
-def write(data: bytes, directory: Path) -> None:
-    """Write what `to_bytes` made as `save` does, without building its network.
-
-    Raises `BadInput` for damaged or foreign bytes; then nothing is written.
-    """
-    _replace(_unpack(data), directory)
-
-
 def unpack(data: bytes, directory: Path) -> None:
-    """Like `write` into a new directory, but file by file, the manifest last; all is synced.
+    """Write what `to_bytes` made into a new directory, the manifest last; all is synced.
 
-    For who moves `directory` into place later.
+    For who moves `directory` into place later. Raises `BadInput` for damaged or foreign bytes; then
+    nothing is written.
     """
     _fill(_unpack(data), directory)
 

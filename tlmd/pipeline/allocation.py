@@ -45,21 +45,17 @@ def _share(jobs: Sequence[Job], size: int, turn: int) -> list[Turn]:
     left = size
     while owners and left > 0:
         for number, job in list(owners.items()):
-            state = next((s for s in queues[number] if _key(s) not in taken), None)
+            state = next((s for s in queues[number] if s.task.key not in taken), None)
             if state is None:
                 del owners[number]
                 continue
             count = min(turn, job.room(state))
-            taken.add(_key(state))
+            taken.add(state.task.key)
             turns.append(Turn(job, state, count))
             left -= count
             if left <= 0:
                 break
     return turns
-
-
-def _key(state: TaskState) -> tuple[str, str]:
-    return state.task.id, state.task.target.fingerprint
 
 
 def ranked(job: Job) -> list[TaskState]:

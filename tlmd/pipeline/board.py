@@ -111,7 +111,7 @@ class Board:
 
     def state(self, task: Task) -> TaskState:
         """What is known of a task, from the store the first time."""
-        key = (task.id, task.target.fingerprint)
+        key = task.key
         if key not in self.states:
             records = self.store.records(*key)
             self.states[key] = TaskState(task, records, self.store.baseline(*key))

@@ -164,11 +164,13 @@ class Job:
     since: float | None = None  # when the first candidate was measured
     hurried: bool = False
 
-    def add(self, state: TaskState, weight: int) -> None:
-        """A further task."""
-        if state.task.id not in self.weights:
+    def add(self, state: TaskState, weight: int) -> bool:
+        """A further task; False where the job has it already."""
+        new = state.task.id not in self.weights
+        if new:
             self.tasks.append(state)
         self.weights[state.task.id] = weight
+        return new
 
     def weight(self, state: TaskState) -> int:
         """How often the job's model runs the task."""

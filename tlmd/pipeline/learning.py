@@ -100,7 +100,7 @@ class Learning:
         wanted = {(r.candidate.task_id, r.fingerprint) for r in records} - self._taught
         self._taught |= wanted
         if not self._board.states.keys() >= wanted:
-            known = {(t.id, t.target.fingerprint): t for t in self._board.store.tasks()}
+            known = {t.key: t for t in self._board.store.tasks()}
             return tuple(known[key] for key in sorted(wanted) if key in known)
         return tuple(self._board.states[key].task for key in sorted(wanted))
 

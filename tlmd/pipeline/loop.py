@@ -29,7 +29,6 @@ from tlmd.pipeline.orders import (
     Crew,
     Event,
     Joined,
-    Kind,
     Left,
     MeasureOrder,
     PublishOrder,
@@ -68,9 +67,9 @@ class Pipeline:
             job.begun = self.board.crew.now()
         for task in tasks:
             state = self.board.state(task)
-            job.add(state, task.weight)
             self.measuring.want_baseline(state)
-            if job.corpus and state.records:  # measured by an earlier run of the campaign
+            new = job.add(state, task.weight)
+            if new and job.corpus and state.records:  # measured by an earlier run of the campaign
                 self.convergence.observe(job, state, len(state.own))
 
     def cancel(self, job_id: str, state: JobState = JobState.CANCELLED, reason: str = "") -> None:
@@ -183,6 +182,3 @@ class Pipeline:
                 batch.queue.remove(order)
                 for proposal in order.proposals:
                     self.board.state(order.task).pending.pop(proposal.candidate.id, None)
-
-
-__all__ = ["Kind", "Pipeline", "Rules"]

@@ -66,7 +66,7 @@ class Measuring:
 
     def want_baseline(self, state: TaskState) -> None:
         """Have the unscheduled program timed, once."""
-        key = _key(state.task)
+        key = state.task.key
         if state.baseline is None and key not in self._ordered:
             self._ordered.add(key)
             self._baselines[key] = BaselineOrder(state.task)
@@ -94,9 +94,9 @@ class Measuring:
                 best = self._board.state(order.task).best
                 return replace(order, incumbent_s=best.outcome.seconds if best else None)
             for turn in batch.turns:
-                baseline = self._baselines.get(_key(turn.state.task))
+                baseline = self._baselines.get(turn.state.task.key)
                 if baseline is not None and worker.accepts(baseline.task.target):
-                    return self._baselines.pop(_key(baseline.task))
+                    return self._baselines.pop(baseline.task.key)
             if self._board.rules.strict and not batch.is_complete:
                 return None  # a step ends when all of its batch is measured
         for key, baseline in self._baselines.items():
@@ -130,10 +130,10 @@ class Measuring:
 
     def _timed(self, event: Done | Lost | Failed, order: BaselineOrder) -> None:
         if not isinstance(event, Done) or not isinstance(event.answer, Baseline):
-            self._baselines[_key(order.task)] = order
+            self._baselines[order.task.key] = order
             return
         self._board.state(order.task).baseline = event.answer
-        self._ordered.discard(_key(order.task))
+        self._ordered.discard(order.task.key)
         if math.isfinite(event.answer.seconds):  # a failure may pass; the next run tries again
             self._board.store.put_baseline(event.answer)
 
@@ -178,7 +178,3 @@ class Measuring:
         if self._trouble >= _TROUBLE:
             self._trouble = 0
             self._on_trouble(event.error)
-
-
-def _key(task: Task) -> tuple[str, str]:
-    return task.id, task.target.fingerprint

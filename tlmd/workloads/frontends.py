@@ -10,8 +10,9 @@ import os
 from pathlib import Path
 
 from tlmd.errors import BadInput
+from tlmd.types import Shapes
 from tlmd.workloads import onnx_frontend, torch_frontend
-from tlmd.workloads.sources import InputInfo, Shapes, SourceModel
+from tlmd.workloads.sources import InputInfo, SourceModel
 from tlmd.workloads.zoo import zoo
 
 __all__ = ["InputInfo", "SourceModel", "load_model"]

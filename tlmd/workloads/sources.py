@@ -10,7 +10,6 @@ import numpy as np
 
 from tlmd.errors import BadInput
 
-Shapes = tuple[tuple[int, ...], ...]
 Reference = Callable[..., list[np.ndarray]]
 
 

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from tlmd.errors import BadInput
+from tlmd.types import Shapes
 from tlmd.workloads.archives import load_exported_program
 from tlmd.workloads.sources import (
     Reference,
-    Shapes,
     SourceModel,
     first_line,
     import_failure,

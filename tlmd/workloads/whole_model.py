@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from tlmd import children
 from tlmd.errors import Failed
 
 RUN_PY = '''"""Run the tuned model; needs tvm and numpy only. Usage: python run.py [inputs.npz]"""
@@ -117,7 +118,7 @@ def measure(
     path.write_text(json.dumps(plan))
     done = subprocess.run(
         [sys.executable, "-m", "tlmd.workloads.whole_model", str(path)],
-        env=_environment(len(run_cores)),
+        env=children.running_tvm(len(run_cores), OMP_NUM_THREADS=str(len(run_cores))),
         capture_output=True,
         text=True,
         check=False,
@@ -130,18 +131,6 @@ def measure(
     if not math.isfinite(times.max_abs_err):
         raise Failed("the tuned model's outputs are not those of the original; nothing to export")
     return times
-
-
-def _environment(threads: int) -> dict[str, str]:
-    root = str(Path(__file__).parents[2])
-    return {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH", "")))),
-        "TVM_NUM_THREADS": str(threads),
-        "OMP_NUM_THREADS": str(threads),
-        # TVM would pin its threads to core numbers of its own; they inherit ours instead.
-        "TVM_BIND_THREADS": "0",
-    }
 
 
 def _main(plan_path: str) -> None:
