@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -166,9 +167,11 @@ def test_a_right_program_is_timed_and_verified(measurer: Measurer, cache: Path) 
     assert outcome.status is Status.OK, outcome
     assert outcome.verified and outcome.max_abs_err == 0
     assert len(outcome.samples) == LIMITS.repeats
-    assert 0 < outcome.seconds < 1e-3
+    assert 0 < outcome.low <= outcome.seconds <= outcome.high < 1e-3
     assert 0.2 < outcome.drift < 5
-    assert outcome.timing.build > 0.001 and outcome.timing.run > 0.001
+    spent = asdict(outcome.timing)
+    assert spent["build"] > 0.001 and spent["run"] > 0.001
+    assert all(seconds > 0 for seconds in spent.values()), "every stage is timed"
 
 
 TRAPS = {
@@ -270,12 +273,14 @@ def test_random_schedules_of_a_gemm(measurer: Measurer) -> None:
     assert min(o.seconds for o in outcomes) < baseline.seconds
 
 
-def test_slow_candidates_stop_early_and_fast_ones_are_measured_again(measurer: Measurer) -> None:
+def test_slow_candidates_stop_early(measurer: Measurer) -> None:
     normal = outcome_of(measurer, gemm_job("gemm"))
     slow = outcome_of(measurer, gemm_job("gemm", incumbent_s=normal.seconds / 5))
     assert slow.ok and len(slow.samples) == 1 and not slow.verified
     fast = outcome_of(measurer, gemm_job("gemm", incumbent_s=normal.seconds * 5))
-    assert len(fast.samples) == 2 * LIMITS.repeats and fast.verified
+    assert len(fast.samples) == LIMITS.repeats and fast.verified
+    equal = outcome_of(measurer, gemm_job("gemm", incumbent_s=normal.seconds))
+    assert equal.ok and len(equal.samples) >= 1
 
 
 def test_jobs_are_pulled_lazily_and_an_iterator_may_be_closed(measurer: Measurer) -> None:

@@ -6,75 +6,96 @@ from collections.abc import Sequence
 
 import pytest
 
-from tlmd.measure.timing import sample
+from tlmd.measure.timing import Race, Samples, sample
 
 
 class Fake:
-    """A program that takes `seconds`; counts its runs and moves its own clock."""
+    """A program that takes `seconds`; counts its runs and moves its own clock.
 
-    def __init__(self, seconds: float, later: Sequence[float] = ()) -> None:
-        self.now, self.calls = 0.0, list[tuple[int, int]]()
+    `later` are the first repeats' seconds, `slowness` is the machine's as the reference tells it.
+    """
+
+    def __init__(
+        self, seconds: float, later: Sequence[float] = (), slowness: Sequence[float] = ()
+    ) -> None:
+        self.now, self.calls = 0.0, list[int]()
         self._seconds, self._later = seconds, list(later)
+        self._slowness = list(slowness)
+        self._slow = 1.0
 
-    def evaluate(self, number: int, repeat: int) -> list[float]:
-        self.calls.append((number, repeat))
-        out = [self._later.pop(0) if self._later else self._seconds for _ in range(repeat)]
-        self.now += out[0] + sum(number * t for t in out)  # one run is discarded
-        return out
+    def run(self, number: int) -> float:
+        self.calls.append(number)
+        one = self._slow * (self._later.pop(0) if self._later else self._seconds)
+        self.now += number * one
+        return one
 
-    def clock(self) -> float:
-        return self.now
+    def drift(self) -> float:
+        if self._slowness:
+            self._slow = self._slowness.pop(0)
+        return self._slow
+
+    def sample(
+        self, first_s: float, incumbent_s: float | None = None, budget_s: float = 3.0
+    ) -> Samples:
+        race = Race(incumbent_s, budget_s=budget_s)
+        return sample(self.run, self.drift, first_s, race, clock=lambda: self.now)
 
 
 def test_all_repeats_are_kept_without_an_incumbent() -> None:
     fake = Fake(5e-3)
-    result = sample(fake.evaluate, 6e-3, clock=fake.clock)
-    assert result.seconds == (5e-3,) * 7 and not result.slow
-    assert fake.calls == [(1, 1), (1, 2), (1, 4)]
-    assert result.runs == 1 + 2 + 3 + 5
+    result = fake.sample(6e-3)
+    assert result.seconds == [5e-3] * 7 and not result.slow
+    assert fake.calls == [1] * 7 and result.runs == 1 + 7
 
 
 @pytest.mark.parametrize("seconds", [1e-6, 3e-5, 9e-4])
 def test_a_repeat_of_a_short_program_lasts_two_milliseconds(seconds: float) -> None:
     fake = Fake(seconds)
-    sample(fake.evaluate, 50 * seconds, clock=fake.clock)
-    number = fake.calls[-1][0]
+    fake.sample(50 * seconds)
+    number = fake.calls[-1]
     assert 2e-3 <= number * seconds < 2e-3 + 2 * seconds
 
 
-def test_early_stops() -> None:
+def test_slow_candidates_stop_early() -> None:
     hopeless = Fake(0.05)
-    assert sample(hopeless.evaluate, 0.05, incumbent_s=0.004, clock=hopeless.clock).slow
-    assert hopeless.calls == []
+    assert hopeless.sample(0.05, incumbent_s=0.004).slow and hopeless.calls == []
     slow = Fake(0.004)
-    assert len(sample(slow.evaluate, 0.004, incumbent_s=0.001, clock=slow.clock).seconds) == 1
-    slower = Fake(0.0014)
-    result = sample(slower.evaluate, 0.0014, incumbent_s=0.001, clock=slower.clock)
-    assert len(result.seconds) == 3 and result.slow
+    assert len(slow.sample(0.004, incumbent_s=0.001).seconds) == 1
+    slower = Fake(0.00115)
+    result = slower.sample(0.00115, incumbent_s=0.001)
+    assert len(result.seconds) <= 3 and result.slow
 
 
 def test_one_slow_repeat_is_not_enough_to_stop() -> None:
-    fake = Fake(0.0011, later=[0.0025])
-    result = sample(fake.evaluate, 0.003, incumbent_s=0.001, clock=fake.clock)
-    assert not result.slow and len(result.seconds) == 14
+    fake = Fake(0.0009, later=[0.00095, 0.00115])
+    result = fake.sample(0.003, incumbent_s=0.001)
+    assert not result.slow and len(result.seconds) >= 7
 
 
-@pytest.mark.parametrize(("seconds", "count"), [(0.9e-3, 14), (1.1e-3, 14), (1.25e-3, 7)])
-def test_candidates_near_the_incumbent_are_measured_again(seconds: float, count: int) -> None:
-    fake = Fake(seconds)
-    result = sample(fake.evaluate, seconds, incumbent_s=1e-3, clock=fake.clock)
-    assert len(result.seconds) == count and not result.slow
+@pytest.mark.parametrize(("seconds", "least", "most"), [(0.9e-3, 7, 7), (1.004e-3, 8, 28)])
+def test_a_contender_is_timed_longer_than_a_winner(seconds: float, least: int, most: int) -> None:
+    noise = [seconds * (1 + 0.03 * (i % 3)) for i in range(40)]
+    fake = Fake(seconds, later=noise)
+    result = fake.sample(seconds, incumbent_s=1e-3)
+    assert least <= len(result.seconds) <= most + 1 and not result.slow
+
+
+def test_a_machine_that_slows_down_does_not_make_a_candidate_slow() -> None:
+    fake = Fake(0.95e-3, slowness=[2.0] * 50)
+    result = fake.sample(1.9e-3, incumbent_s=1e-3)
+    assert not result.slow
+    assert result.estimate.seconds == pytest.approx(0.95e-3, rel=0.02)
 
 
 @pytest.mark.parametrize("seconds", [1e-4, 0.01, 0.2, 0.45, 0.9])
 def test_the_budget_holds(seconds: float) -> None:
     fake = Fake(seconds)
-    result = sample(fake.evaluate, seconds, budget_s=1.0, clock=fake.clock)
+    result = fake.sample(seconds, budget_s=1.0)
     assert fake.now <= 1.0
     assert result.seconds
 
 
 def test_a_program_beyond_the_budget_keeps_its_first_run() -> None:
     fake = Fake(5.0)
-    assert sample(fake.evaluate, 5.0, budget_s=1.0, clock=fake.clock).seconds == (5.0,)
+    assert fake.sample(5.0, budget_s=1.0).seconds == [5.0]
     assert fake.calls == []

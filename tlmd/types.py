@@ -10,7 +10,6 @@ import enum
 import functools
 import hashlib
 from dataclasses import dataclass, field
-from statistics import median
 from typing import Any
 
 from tlmd import wire
@@ -134,7 +133,8 @@ class Task:
     """One fused subgraph for one target: the unit that is tuned.
 
     ``id`` is a content hash of the computation (names do not matter), ``module`` the TensorIR
-    module as TVM's JSON with one function ``main``, ``weight`` how often the model runs it.
+    module as TVM's JSON with one function ``main``, ``weight`` how often the model runs it,
+    ``constants`` which of its arguments are the model's weights (indices), where that is known.
 
     Example: ``Task("t1f0...", "fused_matmul_add", 8, 33_554_432, '{"root_index": ...}', target)``.
     """
@@ -145,6 +145,7 @@ class Task:
     flops: float
     module: str
     target: TargetInfo
+    constants: tuple[int, ...] = ()
 
     @property
     def key(self) -> tuple[str, str]:
@@ -156,6 +157,10 @@ class Task:
 class Timing:
     """How long the stages of measuring one candidate took, in seconds.
 
+    ``start`` is from the fork to the child's first line, ``schedule`` and ``build`` make its
+    program (TVM's passes and LLVM), ``allocate`` its arguments, ``wait`` is for the slot and
+    ``report`` from its last word to the server's having noted it.
+
     Example: ``Timing(start=0.005, schedule=0.003, build=0.09, wait=0.0, run=0.04, check=0.001)``.
     """
 
@@ -165,18 +170,24 @@ class Timing:
     wait: float = 0.0
     run: float = 0.0
     check: float = 0.0
+    allocate: float = 0.0
+    report: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """What measuring gave: every sample, or the reason it failed.
 
-    ``samples`` are seconds per run, one per repeat; ``drift`` is the reference kernel's time around
-    them over its time when the server started (1.0: the machine's speed has not changed), and
-    ``noisy`` says that it changed while they were taken. ``max_abs_err`` compares the outputs with
-    the unscheduled program's. ``energy_j`` is joules per run where the machine tells.
+    ``samples`` are seconds per run as clocked, one per repeat; ``drift`` is the reference kernel's
+    time around them over its time when the server started (1.0: the machine's speed has not
+    changed). ``estimate`` is the drift-corrected time that they tell, and with 95 % confidence the
+    true one lies in ``low .. high`` (`tlmd.measure.noise`); ``noisy`` says that this is wide, or
+    that the machine's speed changed meanwhile. ``raced``: timed against other finalists in
+    interleaved rounds. ``max_abs_err`` compares the outputs with the unscheduled program's.
+    ``energy_j`` is joules per run where the machine tells.
 
-    Example: ``Outcome(Status.OK, samples=(1.61e-3, 1.60e-3), verified=True, max_abs_err=2e-6)``.
+    Example: ``Outcome(Status.OK, samples=(1.61e-3, 1.60e-3), estimate=1.59e-3, low=1.56e-3,
+    high=1.61e-3, verified=True, max_abs_err=2e-6)``.
     """
 
     status: Status
@@ -188,6 +199,10 @@ class Outcome:
     max_abs_err: float | None = None
     energy_j: float | None = None
     timing: Timing = field(default_factory=Timing)
+    estimate: float = 0.0
+    low: float = 0.0
+    high: float = 0.0
+    raced: bool = False
 
     @property
     def ok(self) -> bool:
@@ -195,12 +210,10 @@ class Outcome:
 
     @property
     def seconds(self) -> float:
-        """Drift-corrected best sample; infinite for a failure."""
-        return min(self.samples) / self.drift if self.ok and self.samples else float("inf")
-
-    @property
-    def median_seconds(self) -> float:
-        return median(self.samples) / self.drift if self.ok and self.samples else float("inf")
+        """Drift-corrected seconds per run; infinite for a failure."""
+        if not self.ok or not self.samples:
+            return float("inf")
+        return self.estimate or min(self.samples) / self.drift
 
 
 @dataclass(frozen=True, slots=True)

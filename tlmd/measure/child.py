@@ -10,8 +10,9 @@ import contextlib
 import fcntl
 import os
 import resource
+import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -19,15 +20,16 @@ from typing import Any
 import numpy as np
 import tvm
 
-from tlmd.measure import sandbox, timing, verify
+from tlmd.measure import noise, sandbox, timing, verify
 from tlmd.measure.energy import EnergyMeter
-from tlmd.measure.program import Program, make_inputs
+from tlmd.measure.executable import Executable
+from tlmd.measure.program import Program
 from tlmd.measure.protocol import NO_REFERENCE, Setup, Stage, Verdict, Work, send
 from tlmd.measure.reference import ReferenceKernel
 from tlmd.space.schedule import InvalidCandidate, build_module
 from tlmd.types import Outcome, Status, Timing
 
-_NOISY = 0.10  # relative change of the reference kernel while a candidate was timed
+_SWINGS = 1.10  # change of the machine's speed while a candidate was timed from which it is noisy
 _NONSENSE = 0.10  # share of NaN and infinity in the reference from which positive inputs are tried
 _BASELINE_REPEATS = 3
 
@@ -42,6 +44,10 @@ class Environment:
     kernel: ReferenceKernel | None
     reference_s: float
     lock_path: Path
+
+    def drift(self) -> float:
+        """How slow the machine is now; 1.0: as when the server started."""
+        return self.kernel.seconds() / self.reference_s if self.kernel else 1.0
 
 
 @dataclass
@@ -81,7 +87,7 @@ def run(
         outcome = Outcome(attempt.blame(error), detail=_one_line(error))
     outcome = replace(outcome, timing=Timing(**watch.stages))
     with contextlib.suppress(OSError):
-        send(report_fd, Verdict(outcome))
+        send(report_fd, Verdict(outcome, time.perf_counter()))
 
 
 class _Attempt:
@@ -103,8 +109,6 @@ class _Attempt:
         self._report_fd = report_fd
         self._watch = watch
         self._built = False
-        self._on_cpu = env.setup.target.device == "cpu"
-        self._device = tvm.cpu() if self._on_cpu else tvm.device(env.setup.target.device)
 
     def blame(self, error: Exception) -> Status:
         if sandbox.says_out_of_memory(str(error)):
@@ -114,21 +118,20 @@ class _Attempt:
     def measure(self) -> Outcome:
         module = self._schedule()
         self._watch.lap("schedule")
-        runtime = tvm.compile(module, self._env.target).jit()
-        function = runtime["main"]
+        executable = build(self._env, self._program, module)
         self._built = True
         self._watch.lap("build")
         reference = self._env.store.get(self._program.task_id)
         positive = reference.positive if reference else False
-        tensors = self._tensors(positive)
-        self._watch.lap("start")
+        executable.allocate(self._inputs, positive)
+        self._watch.lap("allocate")
         send(self._report_fd, Stage("waiting"))
-        with self._slot():
+        with slot(self._env):
             self._watch.lap("wait")
             send(self._report_fd, Stage("running"))
             if self._work.is_baseline and reference is None:
-                tensors, positive = self._sensible_inputs(function, tensors)
-            outcome, outputs = self._time(runtime, function, tensors)
+                positive = self._sensible_inputs(executable)
+            outcome, outputs = self._time(executable)
             self._watch.lap("run")
         send(self._report_fd, Stage("checking"))
         outcome = self._check(outcome, outputs, reference, positive)
@@ -138,108 +141,46 @@ class _Attempt:
     def _schedule(self) -> Any:
         if not self._work.is_baseline:
             return build_module(self._program.module, self._work.trace, self._env.target)
-        if self._on_cpu:
+        if self._env.setup.target.device == "cpu":
             return self._program.module
         with self._env.target:  # a GPU cannot run what is bound to no thread
             return tvm.s_tir.transform.DefaultGPUSchedule()(self._program.module)
 
-    def _tensors(self, positive: bool) -> list[Any]:
-        inputs = self._inputs or make_inputs(self._program, positive)
-        tensors = []
-        for argument, tensor in zip(self._program.arguments, inputs, strict=True):
-            if tensor is None:
-                tensor = tvm.runtime.empty(argument.shape, argument.dtype, self._device)
-            elif not self._on_cpu:
-                tensor = tensor.copyto(self._device)
-            tensors.append(tensor)
-        return tensors
-
-    @contextlib.contextmanager
-    def _slot(self) -> Iterator[None]:
-        """The slot, exclusively; death gives it back because the descriptor is our own."""
-        lock = os.open(self._env.lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            run, build, lend = self._env.setup.run, self._env.setup.build, self._env.setup.lend
-            if lend:
-                sandbox.confine_siblings(build)
-            os.sched_setaffinity(0, run)
-            yield
-            os.sched_setaffinity(0, build)
-            if lend:  # nobody times now, so others may build there
-                sandbox.confine_siblings((*build, *run))
-        finally:
-            os.close(lock)
-
-    def _first_run(self, function: Any, tensors: list[Any]) -> tuple[float, list[Any]]:
-        """Seconds and outputs of a run on poisoned outputs; it warms up at the same time."""
-        for index in self._program.outputs:
-            argument = self._program.arguments[index]
-            if not argument.reads:
-                tensors[index].copyfrom(verify.poison(argument))
-        begin = time.perf_counter()
-        function(*tensors)
-        if not self._on_cpu:
-            self._device.sync()
-        seconds = time.perf_counter() - begin
-        # A copy (`numpy` copies): the runs to come write again.
-        return seconds, [tensors[index].numpy() for index in self._program.outputs]
-
-    def _sensible_inputs(self, function: Any, tensors: list[Any]) -> tuple[list[Any], bool]:
-        """Positive inputs where signed ones give NaN, so that comparing says something."""
-        fresh = self._tensors(False) if self._rewrites_inputs else tensors
-        _, outputs = self._first_run(function, fresh)
+    def _sensible_inputs(self, executable: Executable) -> bool:
+        """Take positive inputs where signed ones give NaN, so that comparing says something."""
+        _, outputs = executable.first_run()
         arguments = [self._program.arguments[i] for i in self._program.outputs]
         bad = size = 0
         for argument, array in zip(arguments, outputs, strict=True):
             if argument.is_float:
                 bad += array.size - int(np.isfinite(verify.widen(array)).sum())
                 size += array.size
-        if bad > _NONSENSE * size:
-            self._inputs = None
-            return self._tensors(True), True
-        return (self._tensors(False) if self._rewrites_inputs else tensors), False
+        positive = bad > _NONSENSE * size
+        if positive:
+            executable.allocate(None, positive)
+        elif any(a.reads and a.writes for a in self._program.arguments):
+            executable.allocate(self._inputs)  # the run has changed them
+        return positive
 
-    @property
-    def _rewrites_inputs(self) -> bool:
-        return any(a.reads and a.writes for a in self._program.arguments)
-
-    def _time(
-        self, runtime: Any, function: Any, tensors: list[Any]
-    ) -> tuple[Outcome, list[Any] | None]:
-        limits, kernel = self._env.setup.limits, self._env.kernel
-        before = kernel.seconds() if kernel else 1.0
-        switches = _forced_switches()
-        first_s, outputs = self._first_run(function, tensors)
-        if self._on_cpu and _forced_switches() != switches:  # we were preempted
-            begin = time.perf_counter()
-            function(*tensors)
-            first_s = min(first_s, time.perf_counter() - begin)
-        incumbent_s = self._work.incumbent_s
+    def _time(self, executable: Executable) -> tuple[Outcome, list[Any] | None]:
+        limits, drift = self._env.setup.limits, self._env.drift
+        begin_drift, switches = drift(), _forced_switches()
+        first_s, outputs = executable.first_run()
+        if _forced_switches() != switches:  # we were preempted
+            first_s = min(first_s, executable.once())
+        race = timing.Race(
+            self._work.incumbent_s,
+            _BASELINE_REPEATS if self._work.is_baseline else limits.repeats,
+            limits.budget_s,
+        )
         meter = EnergyMeter()
         meter.start()
-        samples = timing.sample(
-            lambda number, repeat: (
-                runtime.time_evaluator("main", self._device, number=number, repeat=repeat)(
-                    *tensors
-                ).results
-            ),
-            first_s,
-            # The incumbent's time is drift-corrected, the samples are not yet.
-            incumbent_s=incumbent_s and incumbent_s * before / self._env.reference_s,
-            repeats=_BASELINE_REPEATS if self._work.is_baseline else limits.repeats,
-            budget_s=limits.budget_s,
-        )
+        found = timing.sample(executable.run, drift, first_s, race)
         joules = meter.stop()
-        after = kernel.seconds() if kernel else 1.0
-        outcome = Outcome(
-            Status.OK,
-            samples=samples.seconds,
-            drift=(before + after) / 2 / self._env.reference_s,
-            noisy=abs(before - after) > _NOISY * min(before, after),
-            energy_j=joules / samples.runs if joules is not None else None,
-        )
-        return outcome, None if samples.slow else outputs
+        drifts = [begin_drift, *found.drifts]
+        return outcome_of(
+            found.seconds, found.drifts, max(drifts) / min(drifts), joules, found.runs
+        ), None if found.slow else outputs
 
     def _check(
         self,
@@ -272,6 +213,49 @@ class _Attempt:
             return replace(outcome, verified=True, max_abs_err=worst)
         detail = f"outputs differ from the unscheduled program's by up to {worst:.3g}"
         return replace(outcome, status=Status.WRONG_OUTPUT, detail=detail, max_abs_err=worst)
+
+
+def build(env: Environment, program: Program, module: Any) -> Executable:
+    """Compile a scheduled module as TVM's users do, but for the checks of its arguments."""
+    # Arguments are ours and right; building their checks takes longer than many a program.
+    with tvm.transform.PassContext(config={"tirx.disable_assert": True}):
+        runtime = tvm.compile(module, env.target).jit()
+    device = tvm.cpu() if env.kernel else tvm.device(env.setup.target.device)
+    return Executable(runtime, program, device, env.setup.limits.cold)
+
+
+@contextlib.contextmanager
+def slot(env: Environment) -> Iterator[None]:
+    """The slot, exclusively; death gives it back because the descriptor is our own."""
+    lock = os.open(env.lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if env.setup.lend:
+            sandbox.confine_siblings(env.setup.build)
+        os.sched_setaffinity(0, env.setup.run)
+        yield
+        os.sched_setaffinity(0, env.setup.build)
+        if env.setup.lend:  # nobody times now, so others may build there
+            sandbox.confine_siblings((*env.setup.build, *env.setup.run))
+    finally:
+        os.close(lock)
+
+
+def outcome_of(
+    samples: Sequence[float], drifts: Sequence[float], swing: float, joules: float | None, runs: int
+) -> Outcome:
+    """The outcome of a program that ran; `swing` is how much the machine's speed changed."""
+    found = noise.estimate(samples, drifts)
+    return Outcome(
+        Status.OK,
+        samples=tuple(samples),
+        drift=statistics.fmean(drifts),
+        noisy=found.spread > noise.NOISY or swing > _SWINGS,
+        energy_j=joules / runs if joules is not None else None,
+        estimate=found.seconds,
+        low=found.low,
+        high=found.high,
+    )
 
 
 def _forced_switches() -> int:

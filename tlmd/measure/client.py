@@ -226,7 +226,7 @@ class Measurer:
         if len(self._loaded) >= _LOADED_TASKS:
             forget = self._loaded.popitem(last=False)[0]
         self._loaded[task.id] = None
-        server.send(Load(task.id, task.module, forget))
+        server.send(Load(task, forget))
 
     def _pump(self) -> None:
         """Receive one reply, or mend the server."""

@@ -12,6 +12,7 @@ from tvm.s_tir import SBlockRealize
 from tvm.s_tir import meta_schedule as ms
 
 from tlmd.measure.verify import Argument, make_input
+from tlmd.types import Task
 
 _REDUCTION = 2  # IterVar.CommReduce
 
@@ -21,7 +22,8 @@ class Program:
     """A task's unscheduled module and what is needed to call and to check it.
 
     ``reduction`` is the number of terms of the longest sum, ``has_floats`` whether floats are
-    computed anywhere (integers rounded from them may be off by one).
+    computed anywhere (integers rounded from them may be off by one), ``constants`` which arguments
+    are the model's weights.
     """
 
     task_id: str
@@ -29,6 +31,7 @@ class Program:
     arguments: tuple[Argument, ...]
     reduction: int
     has_floats: bool
+    constants: tuple[int, ...] = ()
 
     @property
     def outputs(self) -> tuple[int, ...]:
@@ -39,10 +42,10 @@ class Program:
         return sum(a.nbytes for a in self.arguments if a.reads)
 
 
-def parse(task_id: str, module_json: str) -> Program:
+def parse(task: Task) -> Program:
     """Parse a task's module; raises what TVM raises, or `ValueError`, for one that is unusable."""
     # Tasks are kept without a symbol; only a function that has one can be called once built.
-    function = tvm.ir.load_json(module_json)["main"].with_attr("global_symbol", "main")
+    function = tvm.ir.load_json(task.module)["main"].with_attr("global_symbol", "main")
     module = tvm.IRModule({"main": function})
     params = list(function.params)
     infos = ms.arg_info.ArgInfo.from_prim_func(function)
@@ -72,7 +75,7 @@ def parse(task_id: str, module_json: str) -> Program:
         for i, info in enumerate(infos)
     )
     floats = any("float" in dtype for dtype in dtypes)
-    return Program(task_id, module, arguments, reduction, floats)
+    return Program(task.id, module, arguments, reduction, floats, task.constants)
 
 
 def make_inputs(program: Program, positive: bool) -> list[Any]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tlmd import wire
-from tlmd.types import Outcome, TargetInfo
+from tlmd.types import Outcome, TargetInfo, Task
 
 _HEADER = struct.Struct("<IB")
 _CHUNK = 1 << 20
@@ -24,7 +24,8 @@ class Limits:
     ``run_s`` counts from getting the run lock to the end of the check, ``budget_s`` bounds the
     timing loop itself, ``baseline_s`` replaces ``run_s`` for the unscheduled program (slow on
     purpose), ``memory_bytes`` is address space on top of the server's own (0: no limit),
-    ``cache_bytes`` bounds the reference outputs kept on disk.
+    ``cache_bytes`` bounds the reference outputs kept on disk. ``cold``: the model's weights are
+    not in the caches when a run begins.
 
     Example: ``Limits(build_s=10, run_s=5)``.
     """
@@ -36,6 +37,7 @@ class Limits:
     memory_bytes: int = 4 << 30
     repeats: int = 7
     cache_bytes: int = 4 << 30
+    cold: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +68,7 @@ class Ready:
 class Load:
     """Client to server: keep this task's module parsed, forget another one ('' for none)."""
 
-    task_id: str
-    module: str
+    task: Task
     forget: str
 
 
@@ -102,9 +103,10 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Child to server, last."""
+    """Child to server, last; ``sent`` by `time.perf_counter`, which all processes share."""
 
     outcome: Outcome
+    sent: float
 
 
 _MESSAGES: tuple[type[Any], ...] = (Setup, Ready, Load, Work, Reply, Stage, Verdict)

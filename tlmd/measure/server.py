@@ -17,7 +17,7 @@ import sys
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +64,7 @@ class Server:
         self._inputs: OrderedDict[str, tuple[int, list[Any]]] = OrderedDict()
         self._baselines = 0
         self._run_child: Callable[..., None] = child.run
-        self._program_module = program
+        self._parse, self._make_inputs = program.parse, program.make_inputs
         intrinsics.register(setup.target.arch)
         target = tvm_target(setup.target)
         cache = Path(setup.cache_dir)
@@ -114,11 +114,9 @@ class Server:
             self._programs.pop(message.forget, None)
             self._inputs.pop(message.forget, None)
             try:
-                self._programs[message.task_id] = self._program_module.parse(
-                    message.task_id, message.module
-                )
+                self._programs[message.task.id] = self._parse(message.task)
             except Exception as error:
-                self._programs[message.task_id] = f"the task's module cannot be used: {error}"
+                self._programs[message.task.id] = f"the task's module cannot be used: {error}"
         elif isinstance(message, Work):
             known = self._programs.get(message.task_id, "the task was not loaded")
             if isinstance(known, str):
@@ -153,7 +151,7 @@ class Server:
             return None
         if program.task_id not in self._inputs:
             positive = self._env.store.positive(program.task_id)
-            inputs = self._program_module.make_inputs(program, positive)
+            inputs = self._make_inputs(program, positive)
             self._inputs[program.task_id] = program.input_bytes, inputs
         self._inputs.move_to_end(program.task_id)
         while sum(size for size, _ in self._inputs.values()) > _INPUT_CACHE_BYTES:
@@ -168,7 +166,9 @@ class Server:
                     one.stage = message.name
                     one.deadline = self._deadline(one)
                 elif isinstance(message, Verdict):
-                    one.outcome = message.outcome
+                    took = time.perf_counter() - message.sent
+                    timing = replace(message.outcome.timing, report=took)
+                    one.outcome = replace(message.outcome, timing=timing)
         except WireError:  # a program scribbled over the pipe
             alive = False
         if not alive:

@@ -1,78 +1,105 @@
-"""How often to run a program: short repeats, an early stop, more repeats near the incumbent."""
+"""How often to run a program: few short repeats, more only while the race is open."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
-_REPEAT_S = 2e-3  # one repeat lasts at least this long, so that the clock and its call do not count
-_HOPELESS = (10.0, 3.0, 1.3)  # slower than the incumbent after warm-up, first repeat, third repeat
+from tlmd.measure.noise import Estimate, estimate
+
+REPEAT_S = 2e-3  # one repeat lasts at least this long, so that the clock and its call do not count
+_HOPELESS = 3.0  # a warm-up run so much slower than the incumbent is enough
 _WARM_UP_COUNTS_S = 0.02  # page faults do not matter for a warm-up run at least this long
-_CLOSE = 1.15  # within this of the incumbent a candidate is measured again
+_SETTLED = 0.01  # half-width of the interval from which more repeats tell nothing new
+_CONTENDER = 4  # times as many repeats for one that may or may not beat the incumbent
 _MAX_NUMBER = 100_000
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass
 class Samples:
-    """Seconds per run, one per repeat; ``slow``: stopped early; ``runs``: how many runs in all."""
+    """Seconds per run and the machine's drift, one per repeat; ``runs``: how many runs in all.
 
-    seconds: tuple[float, ...]
-    slow: bool
-    runs: int
+    ``slow``: given up because it is slower than the incumbent.
+    """
+
+    seconds: list[float] = field(default_factory=list)
+    drifts: list[float] = field(default_factory=list)
+    slow: bool = False
+    runs: int = 0
+
+    @property
+    def estimate(self) -> Estimate:
+        return estimate(self.seconds, self.drifts)
 
 
-Evaluate = Callable[[int, int], Sequence[float]]
-"""``evaluate(number, repeat)`` -> seconds per run of each repeat, after one discarded run."""
+Run = Callable[[int], float]
+"""``run(number)`` -> mean seconds of so many runs in a row."""
+
+
+@dataclass(frozen=True)
+class Race:
+    """Against whom and for how long: `repeats` where nothing is to be decided, within `budget_s`.
+
+    ``incumbent_s`` is drift-corrected; None where the task has no program yet.
+    """
+
+    incumbent_s: float | None = None
+    repeats: int = 7
+    budget_s: float = 3.0
+
+    def decided(self, found: Samples) -> bool:
+        """Whether further repeats are not worth their time; marks what lost as slow."""
+        now, count = found.estimate, len(found.seconds)
+        if self.incumbent_s is not None:
+            if now.low > self.incumbent_s:
+                found.slow = True
+                return True
+            if now.high >= self.incumbent_s:  # the order is open
+                settled = count >= self.repeats and now.spread <= _SETTLED
+                return settled or count >= _CONTENDER * self.repeats
+        return count >= self.repeats
 
 
 def sample(
-    evaluate: Evaluate,
+    run: Run,
+    drift: Callable[[], float],
     first_s: float,
-    *,
-    incumbent_s: float | None = None,
-    repeats: int = 7,
-    budget_s: float = 3.0,
+    race: Race,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Samples:
-    """Time a program whose first (warm-up) run took `first_s` seconds, within `budget_s` seconds.
+    """Time a program whose first (warm-up) run took `first_s` seconds.
 
-    Repeats come in chunks of 1, 2 and the rest, which is where it may stop early; each chunk costs
-    one discarded run. A program too slow for the budget keeps its warm-up run as its only sample.
+    `drift` tells how slow the machine is now (1.0: as at the start) and is asked around every few
+    repeats. With an incumbent the program is given up as soon as its interval lies above the
+    incumbent's time, after one repeat where it is a quarter slower; without, or when it is clearly
+    faster, it gets the planned repeats; in between more, until the interval is narrow. One too slow
+    for the budget keeps its warm-up run as its only sample.
     """
-    deadline = clock() + budget_s
-    best = incumbent_s or math.inf
-    if first_s > budget_s or (first_s > _WARM_UP_COUNTS_S and first_s > _HOPELESS[0] * best):
-        return Samples((first_s,), first_s > _HOPELESS[0] * best, 1)
-    once, runs = first_s, 1
-    if once < _REPEAT_S:  # the first run paid for page faults
-        once, runs = min(once, evaluate(1, 1)[0]), 3
-    seconds: list[float] = []
-    for chunk, hopeless in ((1, _HOPELESS[1]), (2, _HOPELESS[2]), (repeats - 3, _HOPELESS[2])):
-        number = _number(once)
-        count = _affordable(min(chunk, repeats - len(seconds)), number, once, deadline - clock())
-        if count <= 0:
+    deadline = clock() + race.budget_s
+    before = drift()
+    hopeless = race.incumbent_s is not None and first_s > _HOPELESS * race.incumbent_s * before
+    if first_s > race.budget_s or (hopeless and first_s > _WARM_UP_COUNTS_S):
+        return Samples([first_s], [before], hopeless, 1)
+    once, found = first_s, Samples(runs=1)
+    if once < REPEAT_S:  # the first run paid for page faults
+        once = min(once, run(1))
+        found.runs += 1
+    while not found.seconds or not race.decided(found):
+        number = per_repeat(once)
+        left = int((deadline - clock()) / (number * once))
+        chunk = [run(number) for _ in range(min(1 if not found.seconds else 2, left))]
+        if not chunk:
             break
-        seconds += evaluate(number, count)
-        runs += number * count + 1
-        once = min(seconds)
-        if once > hopeless * best:
-            return Samples(tuple(seconds), True, runs)
-    if once <= _CLOSE * best < math.inf:
-        number = _number(once)
-        count = _affordable(repeats, number, once, deadline - clock())
-        if count > 0:
-            seconds += evaluate(number, count)
-            runs += number * count + 1
-    return Samples(tuple(seconds) or (first_s,), False, runs)
+        after = drift()
+        found.seconds += chunk
+        found.drifts += [math.sqrt(before * after)] * len(chunk)
+        found.runs += number * len(chunk)
+        before, once = after, min(found.seconds)
+    return found if found.seconds else Samples([first_s], [before], False, found.runs)
 
 
-def _number(once: float) -> int:
+def per_repeat(once: float) -> int:
     """Runs per repeat of a program that takes `once` seconds."""
-    return max(1, min(_MAX_NUMBER, math.ceil(_REPEAT_S / max(once, 1e-9))))
-
-
-def _affordable(count: int, number: int, once: float, left_s: float) -> int:
-    """How many of `count` repeats fit into `left_s` seconds, the discarded run included."""
-    return min(count, int((left_s - once) / (number * once)))
+    return max(1, min(_MAX_NUMBER, math.ceil(REPEAT_S / max(once, 1e-9))))

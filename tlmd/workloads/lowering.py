@@ -7,13 +7,12 @@ lower a model.
 from __future__ import annotations
 
 import importlib
-from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import tvm
 from tvm import relax
-from tvm.ir import IRModule
+from tvm.ir import GenericConst, IRModule
 from tvm.ir.transform import PassContext, Sequential
 from tvm.relax import transform
 from tvm.s_tir.analysis import estimate_tir_flops
@@ -127,15 +126,15 @@ def _operators(func: Any) -> set[str]:
 def extract(lowered: IRModule, target_info: TargetInfo) -> list[Task]:
     """The tasks of a lowered module; equal computations are one task with their weights summed."""
     tasks: dict[str, Task] = {}
-    for var, calls in _calls(lowered).items():
+    for var, sites in _calls(lowered).items():
         func = lowered[var]
         if not _tunable(func):
             continue
         module = tuning_module(func)
         key = task_id(module)
-        if key in tasks:
-            calls += tasks[key].weight
-        tasks[key] = as_task(key, module, str(var.name_hint), calls, target_info)
+        weight = len(sites) + (tasks[key].weight if key in tasks else 0)
+        task = as_task(key, module, str(var.name_hint), weight, target_info)
+        tasks[key] = replace(task, constants=_constants(sites))
     return list(tasks.values())
 
 
@@ -152,18 +151,27 @@ def tuning_module(func: Any) -> IRModule:
     return module
 
 
-def _calls(lowered: IRModule) -> Counter[Any]:
-    """How often each function is called, in the order of the first call."""
-    calls: Counter[Any] = Counter()
+def _calls(lowered: IRModule) -> dict[Any, list[Any]]:
+    """The calls of each function, in the order of the first call."""
+    calls: dict[Any, list[Any]] = {}
     call_tir = tvm.ir.Op.get("relax.call_tir")
 
     def visit(expr: Any) -> None:
         if isinstance(expr, relax.Call) and expr.op == call_tir:
-            calls[expr.args[0]] += 1
+            calls.setdefault(expr.args[0], []).append(expr)
 
     for func in _relax_functions(lowered):
         relax.analysis.post_order_visit(func, visit)
     return calls
+
+
+def _constants(sites: list[Any]) -> tuple[int, ...]:
+    """Which arguments are weights of the model at every call."""
+    found = [
+        {i for i, argument in enumerate(call.args[1]) if isinstance(argument, GenericConst)}
+        for call in sites
+    ]
+    return tuple(sorted(set.intersection(*found)))
 
 
 def _tunable(func: Any) -> bool:

@@ -1,0 +1,200 @@
+"""The same candidates timed by tlmd and by MetaSchedule's stock builder and runner.
+
+Each works in a process of its own on the same cores. Loading TVM and starting workers count for
+neither. The stock builder is spared one thing that it does as it comes: its workers load the
+intrinsics of every architecture (24 s, and on a busy machine its time limit for a build).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from tlmd import children, wire
+from tlmd.types import Candidate, Outcome, Task
+
+RUNNERS = ("tlmd", "stock")
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Candidates of one task with their traces, as `Proposal` has them."""
+
+    task: Task
+    candidates: tuple[Candidate, ...]
+    traces: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Timed:
+    """What a runner said of a batch: seconds per candidate (infinite: failed) and wall clock."""
+
+    seconds: tuple[float, ...]
+    wall_s: float
+    stages: dict[str, float]
+
+
+def candidates(task: Task, count: int, written: int, checkpoint: Any, seed: int) -> Batch:
+    """`count` distinct candidates, `written` of them picked by TLM and ranker, the rest random."""
+    from tlmd.generate.generator import Generator
+    from tlmd.space.space import InvalidCandidate, TaskSpace, module_hash
+
+    generator = Generator(checkpoint, seed=seed)
+    proposals, _ = generator.write(task, written, []) if written else ([], [])
+    found = {p.module_hash: (p.candidate, p.trace) for p in proposals}
+    space, rng = TaskSpace(task), random.Random(seed)
+    for _ in range(20 * count):
+        if len(found) >= count:
+            break
+        try:
+            candidate = space.random(rng)
+            digest = module_hash(space.finish(candidate).mod)
+        except InvalidCandidate:
+            continue
+        found.setdefault(digest, (candidate, space.trace_json(candidate)))
+    chosen = list(found.values())
+    rng.shuffle(chosen)
+    return Batch(task, tuple(c for c, _ in chosen), tuple(t for _, t in chosen))
+
+
+def measure(
+    runner: str,
+    batches: Sequence[Batch],
+    cores: tuple[int, ...],
+    environment: Mapping[str, str] | None = None,
+    command: Sequence[str] = (),
+) -> list[Timed]:
+    """Have `runner` time the batches one after the other, on `cores`."""
+    with tempfile.TemporaryDirectory(prefix="tlmd-bench-") as scratch:
+        given = Path(scratch) / "batches"
+        given.write_bytes(wire.pack(list(batches)))
+        done = subprocess.run(
+            [*command, sys.executable, "-m", "benchmarks.runners", runner, str(given)],
+            env={**children.environment(), **(environment or {})},
+            cwd=Path(__file__).parents[1],
+            capture_output=True,
+            text=True,
+            check=False,
+            preexec_fn=lambda: os.sched_setaffinity(0, cores),
+        )
+        lines = [line for line in done.stdout.splitlines() if line.startswith("[[")]
+        if done.returncode or not lines:
+            raise SystemExit(f"{runner} failed: {done.stderr[-800:]}")
+        return [
+            Timed(tuple(float(s) for s in seconds), wall, stages)
+            for seconds, wall, stages in json.loads(lines[-1])
+        ]
+
+
+def _tlmd(batches: Sequence[Batch], scratch: Path) -> list[Any]:
+    """The measurer as the daemon uses it, told of the best candidate so far."""
+    from tlmd.config import MeasureConfig
+    from tlmd.measure.client import Measurer
+    from tlmd.measure.cores import plan_cores
+
+    config = MeasureConfig()
+    layout = plan_cores()
+    results = []
+    with Measurer(
+        batches[0].task.target, layout, scratch, builders=config.builders, lend=config.lend
+    ) as measurer:
+        for batch in batches:
+            begin = time.perf_counter()
+            outcomes = _raced(measurer, batch)
+            wall = time.perf_counter() - begin
+            timings = [asdict(o.timing) for o in outcomes]
+            stages = {k: sum(t[k] for t in timings) / len(timings) for k in timings[0]}
+            results.append(([o.seconds for o in outcomes], wall, stages))
+    return results
+
+
+def _raced(measurer: Any, batch: Batch) -> list[Outcome]:
+    """Every candidate against the fastest before it, as in the pipeline."""
+    from tlmd.measure.client import Job
+
+    found: dict[str, Outcome] = {}
+
+    def jobs() -> Any:
+        for candidate, trace in zip(batch.candidates, batch.traces, strict=True):
+            best = min((o.seconds for o in found.values() if o.verified), default=None)
+            yield Job(batch.task, candidate, trace, best)
+
+    for job, outcome in measurer.measure(jobs()):
+        found[job.candidate.id] = outcome
+    return [found[c.id] for c in batch.candidates]
+
+
+def _stock(batches: Sequence[Batch], scratch: Path) -> list[Any]:
+    """`LocalBuilder` with a worker per core, then `LocalRunner`, both as `tune_tir` has them."""
+    import tvm
+    from tvm.s_tir import meta_schedule as ms
+
+    from tlmd.space import schedule as schedules
+
+    _register_intrinsics()
+    workers = len(os.sched_getaffinity(0))
+    builder = ms.builder.LocalBuilder(max_workers=workers, initializer=_register_intrinsics)
+    runner = ms.runner.LocalRunner()
+    results = []
+    for number, batch in enumerate((batches[0], *batches)):
+        target = tvm.target.Target(json.loads(batch.task.target.spec))
+        module = tvm.ir.load_json(batch.task.module)
+        module = tvm.IRModule({"main": module["main"].with_attr("global_symbol", "main")})
+        modules = [schedules.build_module(module, t, target) for t in batch.traces]
+        if not number:  # starts the workers
+            modules = modules[: 2 * workers]
+        begin = time.perf_counter()
+        built = builder.build([ms.builder.BuilderInput(m, target) for m in modules])
+        futures = runner.run(
+            [
+                ms.runner.RunnerInput(b.artifact_path, "cpu", _arguments(module))
+                for module, b in zip(modules, built, strict=True)
+                if b.artifact_path is not None
+            ]
+        )
+        ran = iter([f.result() for f in futures])
+        seconds = []
+        for b in built:
+            result = next(ran) if b.artifact_path is not None else None
+            samples = [float(s) for s in (result.run_secs if result else None) or ()]
+            if not samples:
+                print(b.error_msg or (result and result.error_msg), file=sys.stderr)
+            seconds.append(sum(samples) / len(samples) if samples else float("inf"))
+        wall = time.perf_counter() - begin
+        if number:
+            results.append((seconds, wall, {}))
+    return results
+
+
+def _arguments(module: Any) -> Any:
+    """Of the scheduled module: weights may have another layout there."""
+    from tvm.s_tir import meta_schedule as ms
+
+    return ms.arg_info.ArgInfo.from_entry_func(module, remove_preproc=True)
+
+
+def _register_intrinsics() -> None:
+    from tlmd.space import intrinsics
+
+    intrinsics.register(platform.machine())
+
+
+def _main(runner: str, given: Path) -> None:
+    batches = wire.unpack(tuple[Batch, ...], given.read_bytes())  # type: ignore[arg-type]
+    with tempfile.TemporaryDirectory(prefix="tlmd-bench-") as scratch:
+        results = {"tlmd": _tlmd, "stock": _stock}[runner](batches, Path(scratch))
+    print(json.dumps(results))
+
+
+if __name__ == "__main__":
+    _main(sys.argv[1], Path(sys.argv[2]))

@@ -1,0 +1,61 @@
+"""The noise model: what it says of times whose truth is known."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tlmd.measure.noise import estimate
+
+times = st.floats(1e-6, 10.0)
+shares = st.lists(st.floats(0.0, 0.5), min_size=1, max_size=20)
+
+
+@given(times, shares)
+def test_the_estimate_lies_in_its_interval(seconds: float, delays: list[float]) -> None:
+    found = estimate([seconds * (1 + d) for d in delays], [1.0] * len(delays))
+    assert 0 < found.low <= found.seconds <= found.high
+    assert found.high <= 1.02 * seconds * (1 + min(delays))
+
+
+@given(times, shares, st.floats(0.5, 2.0))
+def test_a_known_drift_changes_nothing(seconds: float, delays: list[float], drift: float) -> None:
+    samples = [seconds * (1 + d) for d in delays]
+    quiet = estimate(samples, [1.0] * len(samples))
+    slow = estimate([drift * s for s in samples], [drift] * len(samples))
+    assert slow.seconds == pytest.approx(quiet.seconds)
+    assert slow.spread == pytest.approx(quiet.spread)
+
+
+@given(times, shares)
+def test_more_of_the_same_narrows_the_interval(seconds: float, delays: list[float]) -> None:
+    samples = [seconds * (1 + d) for d in delays]
+    one = estimate(samples, [1.0] * len(samples))
+    four = estimate(4 * samples, [1.0] * 4 * len(samples))
+    assert four.spread <= one.spread
+
+
+@pytest.mark.parametrize("count", [1, 3, 7, 20])
+@pytest.mark.parametrize("delay", [0.01, 0.03, 0.1])
+def test_the_interval_holds_the_truth_as_often_as_it_says(count: int, delay: float) -> None:
+    rng = random.Random(count)
+    held = 0
+    for _ in range(400):
+        samples = [1 + rng.expovariate(1 / delay) for _ in range(count)]
+        found = estimate(samples, [1.0] * count)
+        held += found.low <= 1.0
+    # One repeat knows the delays from before only; heavier ones than expected are not foreseen.
+    assert held / 400 >= (0.9 if count > 1 or delay <= 0.03 else 0.7)
+
+
+def test_the_estimate_corrects_for_few_repeats() -> None:
+    rng = random.Random(0)
+    few, many = [], []
+    for _ in range(400):
+        samples = [1 + rng.expovariate(1 / 0.03) for _ in range(20)]
+        few.append(estimate(samples[:3], [1.0] * 3).seconds)
+        many.append(estimate(samples, [1.0] * 20).seconds)
+    assert abs(sum(few) / 400 - sum(many) / 400) < 0.005

@@ -1,0 +1,83 @@
+"""A built program with its arguments on the device: what is run, timed and compared."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+import tvm
+
+from tlmd.measure import verify
+from tlmd.measure.program import Program, make_inputs
+from tlmd.measure.timing import REPEAT_S
+
+_CLOCKED_S = 0.2e-3  # a program at least this slow is timed by Python's clock, to 1 %
+_COLD_RUNS = 8  # per repeat at most
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+class Executable:
+    """A candidate or the unscheduled program of a task, after building.
+
+    With `cold`, the model's weights are evicted from the caches before every timed run, as other
+    layers evict them in a model; what the layer before has just written stays where it is.
+    """
+
+    def __init__(self, runtime: Any, program: Program, device: Any, cold: bool) -> None:
+        self._runtime = runtime
+        self._function = runtime["main"]
+        self._program = program
+        self._device = device
+        self._on_cpu = device.dlpack_device_type() == tvm.cpu().dlpack_device_type()
+        self._constants = program.constants if cold and self._on_cpu else ()
+        self._tensors: list[Any] = []
+
+    def allocate(self, inputs: list[Any] | None, positive: bool = False) -> None:
+        """Put `inputs` (made where there are none) and empty outputs on the device."""
+        self._tensors = []
+        given = inputs or make_inputs(self._program, positive)
+        for argument, tensor in zip(self._program.arguments, given, strict=True):
+            if tensor is None:
+                tensor = tvm.runtime.empty(argument.shape, argument.dtype, self._device)
+            elif not self._on_cpu:
+                tensor = tensor.copyto(self._device)
+            self._tensors.append(tensor)
+        # TVM's own function evicts all arguments but the first.
+        self._evicted = [self._tensors[0], *(self._tensors[i] for i in self._constants)]
+        self._evict = tvm.get_global_func("cache_flush_cpu_non_first_arg")
+
+    def first_run(self) -> tuple[float, list[Array]]:
+        """Seconds and outputs of a run on poisoned outputs; it warms up at the same time."""
+        for index in self._program.outputs:
+            argument = self._program.arguments[index]
+            if not argument.reads:
+                self._tensors[index].copyfrom(verify.poison(argument))
+        seconds = self.once()
+        # A copy (`numpy` copies): the runs to come write again.
+        return seconds, [self._tensors[index].numpy() for index in self._program.outputs]
+
+    def once(self) -> float:
+        """Seconds of one run by Python's clock."""
+        begin = time.perf_counter()
+        self._function(*self._tensors)
+        if not self._on_cpu:
+            self._device.sync()
+        return time.perf_counter() - begin
+
+    def run(self, number: int) -> float:
+        """Mean seconds of `number` runs in a row; of a few of them where caches are cold."""
+        if self._constants:
+            return self._run_cold(min(number, _COLD_RUNS))
+        if self._on_cpu and number * _CLOCKED_S <= REPEAT_S:
+            return sum(self.once() for _ in range(number)) / number
+        timer = self._runtime.time_evaluator("main", self._device, number=number, repeat=1)
+        return float(timer(*self._tensors).results[0])
+
+    def _run_cold(self, number: int) -> float:
+        seconds = 0.0
+        for _ in range(number):
+            self._evict(*self._evicted)
+            seconds += self.once()
+        return seconds / number
