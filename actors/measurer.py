@@ -47,6 +47,7 @@ class MeasurerActor:
             baseline_s=c.baseline_timeout,
             memory_bytes=c.memory_bytes,
             repeats=c.repeats,
+            cold=c.cache == "cold",
         )
         return Measurer(target, self._cores, self._cache, limits, c.builders, c.lend)
 

@@ -33,7 +33,9 @@ class MeasureConfig(_Section):
     """Building and timing. Times are seconds, sizes bytes.
 
     This machine has `slots` of `run_cores` cores each (0: half of the machine, shared among them).
-    With `lend`, candidates are built on the run cores too while nothing is timed there.
+    With `lend`, candidates are built on the run cores too while nothing is timed there. `cache` is
+    ``cold`` where the model's weights are evicted before every timed run, as the other layers do
+    it in a model, or ``hot`` where they stay (``python -m benchmarks.prediction`` compares them).
     """
 
     slots: int = Field(1, ge=1)
@@ -46,6 +48,7 @@ class MeasureConfig(_Section):
     budget: float = Field(1.5, gt=0)
     memory_bytes: int = Field(4 << 30, ge=0)
     lend: bool = True
+    cache: Literal["cold", "hot"] = "cold"
 
 
 class GenerateConfig(_Section):
