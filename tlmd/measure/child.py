@@ -34,6 +34,10 @@ _NONSENSE = 0.10  # share of NaN and infinity in the reference from which positi
 _BASELINE_REPEATS, _BASELINE_S = 3, 0.2
 
 
+FirstRun = tuple[float, list[Any]]
+"""Seconds and outputs of a program's first run."""
+
+
 @dataclass(frozen=True)
 class Environment:
     """What every child inherits from the server."""
@@ -129,9 +133,10 @@ class _Attempt:
         with slot(self._env):
             self._watch.lap("wait")
             send(self._report_fd, Stage("running"))
+            first = self._first_run(executable)
             if self._work.is_baseline and reference is None:
-                positive = self._sensible_inputs(executable)
-            outcome, outputs = self._time(executable)
+                first, positive = self._sensible(executable, first)
+            outcome, outputs = self._time(executable, first)
             self._watch.lap("run")
         send(self._report_fd, Stage("checking"))
         outcome = self._check(outcome, outputs, reference, positive)
@@ -146,40 +151,41 @@ class _Attempt:
         with self._env.target:  # a GPU cannot run what is bound to no thread
             return tvm.s_tir.transform.DefaultGPUSchedule()(self._program.module)
 
-    def _sensible_inputs(self, executable: Executable) -> bool:
+    def _first_run(self, executable: Executable) -> FirstRun:
+        switches = _forced_switches()
+        seconds, outputs = executable.first_run()
+        if _forced_switches() != switches and not self._work.is_baseline:  # we were preempted
+            seconds = min(seconds, executable.once())
+        return seconds, outputs
+
+    def _sensible(self, executable: Executable, first: FirstRun) -> tuple[FirstRun, bool]:
         """Take positive inputs where signed ones give NaN, so that comparing says something."""
-        _, outputs = executable.first_run()
         arguments = [self._program.arguments[i] for i in self._program.outputs]
         bad = size = 0
-        for argument, array in zip(arguments, outputs, strict=True):
+        for argument, array in zip(arguments, first[1], strict=True):
             if argument.is_float:
                 bad += array.size - int(np.isfinite(verify.widen(array)).sum())
                 size += array.size
-        positive = bad > _NONSENSE * size
-        if positive:
-            executable.allocate(None, positive)
-        elif any(a.reads and a.writes for a in self._program.arguments):
-            executable.allocate(self._inputs)  # the run has changed them
-        return positive
+        if bad <= _NONSENSE * size:
+            return first, False
+        executable.allocate(None, positive=True)
+        return self._first_run(executable), True
 
-    def _time(self, executable: Executable) -> tuple[Outcome, list[Any] | None]:
+    def _time(self, executable: Executable, first: FirstRun) -> tuple[Outcome, list[Any] | None]:
         limits, drift = self._env.setup.limits, self._env.drift
-        begin_drift, switches = drift(), _forced_switches()
-        first_s, outputs = executable.first_run()
-        if _forced_switches() != switches:  # we were preempted
-            first_s = min(first_s, executable.once())
+        before = drift()
         if self._work.is_baseline:  # may take seconds, and nobody needs to know to the percent
             race = timing.Race(repeats=_BASELINE_REPEATS, budget_s=_BASELINE_S)
         else:
             race = timing.Race(self._work.incumbent_s, limits.repeats, limits.budget_s)
         meter = EnergyMeter()
         meter.start()
-        found = timing.sample(executable.run, drift, first_s, race)
+        found = timing.sample(executable.run, drift, first[0], race)
         joules = meter.stop()
-        drifts = [begin_drift, *found.drifts]
+        drifts = [before, *found.drifts]
         return outcome_of(
             found.seconds, found.drifts, max(drifts) / min(drifts), joules, found.runs
-        ), None if found.slow else outputs
+        ), None if found.slow else first[1]
 
     def _check(
         self,

@@ -29,8 +29,9 @@ _ATTEMPTS = 2
 class Job:
     """A candidate to measure.
 
-    ``trace`` is the JSON text of ``[instructions, decisions]`` before the postprocessors,
-    ``incumbent_s`` the drift-corrected best time of the task so far, if there is one.
+    ``trace`` is the JSON text of ``[instructions, decisions]`` before the postprocessors; an empty
+    one is the unscheduled program. ``incumbent_s`` is the drift-corrected best time of the task so
+    far, if there is one.
 
     Example: ``Job(task, candidate, "[[...], [...]]", incumbent_s=1.6e-3)``.
     """
@@ -39,6 +40,11 @@ class Job:
     candidate: Candidate
     trace: str
     incumbent_s: float | None = None
+
+    @staticmethod
+    def baseline(task: Task) -> Job:
+        """The unscheduled program, whose outputs become the task's reference."""
+        return Job(task, Candidate(task.id, 0, ()), "")
 
 
 @dataclass
@@ -116,13 +122,7 @@ class Measurer:
 
         Seconds are infinite where it fails; candidates of such a task are never verified.
         """
-        ticket = self._submit(task, "", None)
-        outcome = self._take({ticket})[1]
-        if outcome.ok:
-            self._referenced.add(task.id)
-        else:
-            self._unverifiable.add(task.id)
-            _log.warning("no baseline for %s: %s %s", task.name, outcome.status, outcome.detail)
+        ((_, outcome),) = self.measure([Job.baseline(task)])
         return Baseline(task.id, outcome.seconds, self.target.fingerprint)
 
     def measure(self, jobs: Iterable[Job | None]) -> Iterator[tuple[Job, Outcome]]:
@@ -145,12 +145,15 @@ class Measurer:
                         break
                     if job is None:
                         break
-                    self._need_reference(job.task)
+                    if job.trace:
+                        self._need_reference(job.task)
                     mine[self._submit(job.task, job.trace, job.incumbent_s)] = job
                 if not mine:
                     return
                 ticket, outcome = self._take(mine.keys())
                 job = mine.pop(ticket)
+                if not job.trace:
+                    self._refer(job.task, outcome)
                 if outcome.detail == NO_REFERENCE:  # it was damaged, or made room for others
                     self._referenced.discard(job.task.id)
                 yield job, outcome
@@ -177,6 +180,14 @@ class Measurer:
             self._referenced.add(task.id)
         else:
             self.baseline(task)
+
+    def _refer(self, task: Task, outcome: Outcome) -> None:
+        """A baseline is known: with it there is a reference, or never one."""
+        if outcome.ok:
+            self._referenced.add(task.id)
+        else:
+            self._unverifiable.add(task.id)
+            _log.warning("no baseline for %s: %s %s", task.name, outcome.status, outcome.detail)
 
     def _abandon(self, tickets: Iterable[int]) -> None:
         for ticket in tickets:

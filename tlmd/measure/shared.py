@@ -48,9 +48,9 @@ class SharedMeasurer:
         return [future.result() for future in futures]
 
     def baseline(self, task: Task) -> Baseline:
-        """Time the unscheduled program of a task, when no candidate is being measured."""
-        with self._turn:
-            return self._use(task.target).baseline(task)
+        """Time the unscheduled program of a task; blocks. Raises `Failed`."""
+        (outcome,) = self.measure([Job.baseline(task)])
+        return Baseline(task.id, outcome.seconds, task.target.fingerprint)
 
     def close(self) -> None:
         """End the measurer and its server; jobs in flight raise."""
