@@ -30,6 +30,7 @@ from tlmd.pipeline.orders import (
     Order,
     Published,
     PublishOrder,
+    RaceOrder,
     SwapOrder,
     Trained,
     TrainOrder,
@@ -149,6 +150,8 @@ class Cluster:
             return handle.order.remote("measure", wire.pack(order))
         if isinstance(order, BaselineOrder):
             return handle.order.remote("baseline", wire.pack(order))
+        if isinstance(order, RaceOrder):
+            return handle.order.remote("race", wire.pack(order))
         if isinstance(order, SwapOrder):
             # The checkpoint goes from node to node through the object store, not through here.
             return handle.order.remote(
@@ -275,6 +278,7 @@ _UNPACK: dict[type[Any], Callable[[Any], Any]] = {
     WriteOrder: lambda data: wire.unpack(Written, data),
     MeasureOrder: lambda data: tuple(wire.unpack(Outcome, one) for one in data),
     BaselineOrder: lambda data: wire.unpack(Baseline, data),
+    RaceOrder: lambda data: tuple(wire.unpack(Outcome, one) for one in data),
     TrainOrder: lambda data: wire.unpack(Trained, data),
     PublishOrder: lambda data: wire.unpack(Published, data),
     SwapOrder: int,

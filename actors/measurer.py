@@ -11,7 +11,7 @@ from tlmd.measure.client import Job, Measurer
 from tlmd.measure.cores import plan_slots
 from tlmd.measure.protocol import Limits
 from tlmd.measure.shared import SharedMeasurer
-from tlmd.pipeline.orders import BaselineOrder, MeasureOrder
+from tlmd.pipeline.orders import BaselineOrder, MeasureOrder, RaceOrder
 from tlmd.space import target as targets
 from tlmd.types import TargetInfo
 
@@ -60,6 +60,12 @@ class MeasurerActor:
         order = wire.unpack(MeasureOrder, data)
         jobs = [Job(order.task, p.candidate, p.trace, order.incumbent_s) for p in order.proposals]
         return [wire.pack(outcome) for outcome in self._measurer.measure(jobs)]
+
+    def race(self, data: bytes) -> list[bytes]:
+        """Carry out a `RaceOrder`."""
+        order = wire.unpack(RaceOrder, data)
+        outcomes = self._measurer.final(order.task, [r.candidate for r in order.records])
+        return [wire.pack(outcome) for outcome in outcomes]
 
     def baseline(self, data: bytes) -> bytes:
         """Carry out a `BaselineOrder`."""

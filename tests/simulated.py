@@ -21,6 +21,7 @@ from tlmd.pipeline.orders import (
     Order,
     Published,
     PublishOrder,
+    RaceOrder,
     SwapOrder,
     Trained,
     TrainOrder,
@@ -48,6 +49,7 @@ class Pace:
     swap: float = 0.1
     restart: float = 2.0
     baseline: float = 0.5
+    race: float = 1.0
 
 
 @dataclass
@@ -63,6 +65,8 @@ class SimulatedCrew:
     pace: Pace = field(default_factory=Pace)
     refuse: tuple[int, ...] = ()  # versions that the gate refuses
     broken: bool = False  # slots raise errors
+    width: float = 0.0  # of the times' intervals, as a share to either side
+    luck: float = 1.0
     time: float = 0.0
     version: int = 0  # in force, as the registry knows it
 
@@ -109,6 +113,7 @@ class SimulatedCrew:
             return pace.measure * len(order.proposals)
         return {
             BaselineOrder: pace.baseline,
+            RaceOrder: pace.race,
             TrainOrder: pace.train,
             PublishOrder: pace.publish,
             SwapOrder: pace.swap,
@@ -164,6 +169,8 @@ class SimulatedCrew:
             return self._write(order)
         if isinstance(order, MeasureOrder):
             return tuple(self._outcome(p) for p in order.proposals)
+        if isinstance(order, RaceOrder):
+            return tuple(self._race(r) for r in order.records)
         if isinstance(order, BaselineOrder):
             return Baseline(order.task.id, 1.0, TARGET.fingerprint)
         if isinstance(order, TrainOrder):
@@ -180,8 +187,16 @@ class SimulatedCrew:
 
     def _outcome(self, proposal: Proposal) -> Outcome:
         self.measured.append(proposal.candidate.id)
-        seconds = 0.5 / (1 + proposal.candidate.decisions[0][0])
-        return Outcome(Status.OK, (seconds,), verified=True)
+        seconds = true_seconds(proposal.candidate)
+        # The first of all looks faster than it is, as the luckiest of many does.
+        lucky = self.luck if proposal.candidate.decisions[0][0] == 0 else 1.0
+        low, high = seconds * lucky * (1 - self.width), seconds * lucky * (1 + self.width)
+        return Outcome(Status.OK, (seconds * lucky,), verified=True, low=low, high=high)
+
+    def _race(self, record: Record) -> Outcome:
+        seconds = true_seconds(record.candidate)
+        low, high = 0.999 * seconds, 1.001 * seconds
+        return Outcome(Status.OK, (seconds,), verified=True, low=low, high=high, raced=True)
 
     def _write(self, order: WriteOrder) -> Written:
         known = {r.candidate.id for r in order.records} | {i for i, _ in order.avoid}
@@ -198,6 +213,11 @@ class SimulatedCrew:
                 version = self.version
                 proposals.append(Proposal(candidate, "", digest, version, ranked=version))
         return Written(tuple(proposals), tuple(refused), self.version)
+
+
+def true_seconds(candidate: Candidate) -> float:
+    """What a candidate takes: the higher its number, the faster."""
+    return 0.5 / (1 + candidate.decisions[0][0])
 
 
 @dataclass

@@ -29,7 +29,7 @@ MAY_IMPORT = {
     "pipeline": set(),
     "actors": {"generate", "learn", "measure", "model", "pipeline", "space"},
 }
-SHARED = {"types", "wire", "errors", "config", "children"}
+SHARED = {"types", "wire", "errors", "config", "children", "ranking"}
 
 
 def sources() -> list[Path]:

@@ -22,7 +22,7 @@ import tvm
 
 from tlmd.measure.client import Job, Measurer
 from tlmd.measure.cores import plan_cores
-from tlmd.measure.protocol import Limits
+from tlmd.measure.protocol import Limits, Work
 from tlmd.measure.verify import Argument, ReferenceStore, make_input
 from tlmd.space.target import resolve
 from tlmd.types import Candidate, Outcome, Status, Task
@@ -283,6 +283,21 @@ def test_slow_candidates_stop_early(measurer: Measurer) -> None:
     assert equal.ok and len(equal.samples) >= 1
 
 
+def test_finalists_are_timed_in_interleaved_rounds(measurer: Measurer) -> None:
+    from tests.test_measure_shared import jobs
+
+    task = gemm_job("final").task
+    measurer.baseline(task)
+    found = sorted(measurer.measure(jobs(task, 4, 3)), key=lambda pair: pair[1].seconds)
+    assert all(o.verified for _, o in found)
+    racers = [found[0][0].candidate, found[-1][0].candidate]
+    first, last = measurer.final(task, racers)
+    assert first.raced and last.raced and first.verified
+    assert first.seconds <= last.seconds and first.low <= first.seconds <= first.high
+    assert len(first.samples) >= len(last.samples) >= 5
+    assert measurer.final(task, [Candidate(task.id, 99, ())] * 2) == ()
+
+
 def test_jobs_are_pulled_lazily_and_an_iterator_may_be_closed(measurer: Measurer) -> None:
     pulled = []
 
@@ -337,7 +352,7 @@ def test_close_ends_hanging_children(tmp_path: Path) -> None:
     with Measurer(TARGET, plan_cores(), tmp_path, Limits(run_s=60), builders=2) as one:
         put_reference(tmp_path, "hang", np.zeros(N))
         hang = job("hang", vector_module(TRAPS["hang"][0]))
-        ticket = one._submit(hang.task, hang.trace, None)
+        ticket = one._submit(hang.task, Work(1, "hang", hang.trace, None))
         server = one.server_pid
         assert ticket and server
         assert eventually(lambda: len(children(server)) == 1)
@@ -352,7 +367,7 @@ cache = Path(sys.argv[1])
 t.put_reference(cache, "hang", t.np.zeros(t.N))
 one = t.Measurer(t.TARGET, t.plan_cores(), cache, t.Limits(run_s=60))
 hang = t.job("hang", t.vector_module(t.TRAPS["hang"][0]))
-one._submit(hang.task, hang.trace, None)
+one._submit(hang.task, t.Work(1, "hang", hang.trace, None))
 print(one.server_pid, flush=True)
 one._pump()
 """

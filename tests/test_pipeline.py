@@ -14,7 +14,7 @@ from tests.simulated import MemoryStore, Pace, SimulatedCrew, task
 from tlmd.pipeline.board import Rules
 from tlmd.pipeline.jobs import Job, JobState
 from tlmd.pipeline.loop import Pipeline
-from tlmd.pipeline.orders import BaselineOrder, MeasureOrder, TrainOrder, WriteOrder
+from tlmd.pipeline.orders import BaselineOrder, MeasureOrder, RaceOrder, TrainOrder, WriteOrder
 from tlmd.types import Status
 
 SIZES = {"a": 60, "b": 60, "c": 60}
@@ -342,3 +342,35 @@ def test_queues_are_bounded(strict: bool) -> None:
         longest = max(longest, waiting)
         assert len(run.pipeline.board.batches) <= 3
     assert longest <= 2 * 8
+
+
+def test_finalists_are_raced_before_a_job_is_done_and_luck_does_not_win() -> None:
+    crew = SimulatedCrew({"a": 10}, width=0.04, luck=1e-2)  # number 0 looks ten times too fast
+    run = Run(Rules(batch=8, turn=4, train=False), crew)
+    job = run.add(Job("j", trials=8), "a")
+    run.until_idle()
+    races = [order for _, _, _, order in crew.log if isinstance(order, RaceOrder)]
+    assert not races, "it is alone with its interval: nobody may be faster"
+    crew = SimulatedCrew({"a": 10}, width=0.2, luck=0.1)  # 8 takes 0.0556 s, 0 seems to take 0.05
+    run = Run(Rules(batch=8, turn=4, train=False), crew)
+    job = run.add(Job("j", trials=8), "a")
+    run.until_idle()
+    races = [order for _, _, _, order in crew.log if isinstance(order, RaceOrder)]
+    assert 1 <= len(races) <= 2
+    assert races[0].records[0].candidate.decisions == ((0,),)
+    (state,) = job.tasks
+    assert state.best is not None and state.best.candidate.decisions == ((8,),)
+    assert state.best.outcome.raced and state.trials == 8
+    assert len(state.records) == len({r.candidate.id for r in state.records})
+    newest = {r.candidate.id: r for r in run.store.rows}
+    assert newest[races[0].records[0].candidate.id].outcome.raced, "labels are refreshed"
+
+
+def test_a_race_that_is_lost_with_its_slot_is_held_again_and_never_for_ever() -> None:
+    crew = SimulatedCrew({"a": 10}, width=0.2, luck=0.1, pace=Pace(race=50.0))
+    run = Run(Rules(batch=8, turn=4, train=False), crew)
+    job = run.add(Job("j", trials=8), "a")
+    crew.kill_at(30.0, "measurer-0")
+    crew.kill_at(70.0, "measurer-0")
+    run.until_idle()
+    assert job.state is JobState.DONE

@@ -6,7 +6,7 @@ import contextlib
 import logging
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -14,7 +14,7 @@ from typing import Self
 
 from tlmd.measure.connection import Connection
 from tlmd.measure.cores import CoreLayout
-from tlmd.measure.protocol import NO_REFERENCE, Limits, Load, Reply, Setup, Work
+from tlmd.measure.protocol import NO_REFERENCE, Final, Limits, Load, Reply, Setup, Work
 from tlmd.measure.verify import ReferenceStore
 from tlmd.types import Baseline, Candidate, Outcome, Status, TargetInfo, Task
 
@@ -52,7 +52,7 @@ class _Flight:
     """A request that has no answer yet; ``attempts`` counts the servers it was sent to."""
 
     task: Task
-    work: Work
+    work: Work | Final
     attempts: int = 0
     sent: bool = False
 
@@ -87,7 +87,7 @@ class Measurer:
         self._reference_s = 0.0
         self._tickets = 0
         self._flights: dict[int, _Flight] = {}
-        self._done: dict[int, Outcome] = {}
+        self._done: dict[int, tuple[Outcome, ...]] = {}
         self._abandoned: set[int] = set()
         self._loaded: OrderedDict[str, None] = OrderedDict()
         self._store = ReferenceStore(self._cache)
@@ -147,10 +147,11 @@ class Measurer:
                         break
                     if job.trace:
                         self._need_reference(job.task)
-                    mine[self._submit(job.task, job.trace, job.incumbent_s)] = job
+                    work = Work(self._ticket(), job.task.id, job.trace, job.incumbent_s)
+                    mine[self._submit(job.task, work)] = job
                 if not mine:
                     return
-                ticket, outcome = self._take(mine.keys())
+                ticket, (outcome,) = self._take(mine.keys())
                 job = mine.pop(ticket)
                 if not job.trace:
                     self._refer(job.task, outcome)
@@ -159,6 +160,18 @@ class Measurer:
                 yield job, outcome
         finally:
             self._abandon(mine)
+
+    def final(self, task: Task, candidates: Sequence[Candidate]) -> tuple[Outcome, ...]:
+        """Time verified candidates of a task against each other; blocks.
+
+        One outcome each, in order; none where it failed, which says nothing about them.
+        """
+        ticket = self._submit(task, Final(self._ticket(), task.id, tuple(candidates)))
+        _, outcomes = self._take({ticket})
+        if len(outcomes) == len(candidates) and all(o.ok for o in outcomes):
+            return outcomes
+        _log.warning("no final for %s: %s", task.name, outcomes[0].detail)
+        return ()
 
     def close(self) -> None:
         """End the server and whatever it runs; harmless when called again.
@@ -195,17 +208,19 @@ class Measurer:
                 self._abandoned.add(ticket)
             self._done.pop(ticket, None)
 
-    def _submit(self, task: Task, trace: str, incumbent_s: float | None) -> int:
+    def _ticket(self) -> int:
+        self._tickets += 1
+        return self._tickets
+
+    def _submit(self, task: Task, work: Work | Final) -> int:
         self.start()
         while len(self._flights) >= self.builders:
             self._pump()
-        self._tickets += 1
-        work = Work(self._tickets, task.id, trace, incumbent_s)
         self._flights[work.ticket] = _Flight(task, work)
         self._dispatch()
         return work.ticket
 
-    def _take(self, tickets: Iterable[int]) -> tuple[int, Outcome]:
+    def _take(self, tickets: Iterable[int]) -> tuple[int, tuple[Outcome, ...]]:
         """The first of `tickets` that is done."""
         while True:
             for ticket in tickets:
@@ -245,7 +260,7 @@ class Measurer:
         if not isinstance(message, Reply):
             self._recover()
         elif self._flights.pop(message.ticket, None):
-            self._finish(message.ticket, message.outcome)
+            self._finish(message.ticket, message.outcomes)
         self._dispatch()
 
     @property
@@ -254,11 +269,11 @@ class Measurer:
         run_s = max(self.limits.run_s, self.limits.baseline_s)
         return self.limits.build_s + 2 * self.builders * run_s + _PATIENCE_S
 
-    def _finish(self, ticket: int, outcome: Outcome) -> None:
+    def _finish(self, ticket: int, outcomes: tuple[Outcome, ...]) -> None:
         if ticket in self._abandoned:
             self._abandoned.discard(ticket)
         else:
-            self._done[ticket] = outcome
+            self._done[ticket] = outcomes
 
     def _recover(self) -> None:
         """Start a new server and send it what the old one had; fail what killed two."""
@@ -269,7 +284,7 @@ class Measurer:
             if flight.sent and flight.attempts >= _ATTEMPTS:
                 del self._flights[ticket]
                 detail = f"the measuring server died twice with it (exit code {code})"
-                self._finish(ticket, Outcome(Status.CRASH, detail=detail))
+                self._finish(ticket, (Outcome(Status.CRASH, detail=detail),))
             flight.sent = False
         self._launch()
 

@@ -31,7 +31,7 @@ class Executable:
         self._program = program
         self._device = device
         self._on_cpu = device.dlpack_device_type() == tvm.cpu().dlpack_device_type()
-        self._constants = program.constants if cold and self._on_cpu else ()
+        self._constants = program.task.constants if cold and self._on_cpu else ()
         self._tensors: list[Any] = []
 
     def allocate(self, inputs: list[Any] | None, positive: bool = False) -> None:

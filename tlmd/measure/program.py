@@ -22,16 +22,18 @@ class Program:
     """A task's unscheduled module and what is needed to call and to check it.
 
     ``reduction`` is the number of terms of the longest sum, ``has_floats`` whether floats are
-    computed anywhere (integers rounded from them may be off by one), ``constants`` which arguments
-    are the model's weights.
+    computed anywhere (integers rounded from them may be off by one).
     """
 
-    task_id: str
+    task: Task
     module: Any
     arguments: tuple[Argument, ...]
     reduction: int
     has_floats: bool
-    constants: tuple[int, ...] = ()
+
+    @property
+    def task_id(self) -> str:
+        return self.task.id
 
     @property
     def outputs(self) -> tuple[int, ...]:
@@ -75,7 +77,7 @@ def parse(task: Task) -> Program:
         for i, info in enumerate(infos)
     )
     floats = any("float" in dtype for dtype in dtypes)
-    return Program(task.id, module, arguments, reduction, floats, task.constants)
+    return Program(task, module, arguments, reduction, floats)
 
 
 def make_inputs(program: Program, positive: bool) -> list[Any]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tlmd import wire
-from tlmd.types import Outcome, TargetInfo, Task
+from tlmd.types import Candidate, Outcome, TargetInfo, Task
 
 _HEADER = struct.Struct("<IB")
 _CHUNK = 1 << 20
@@ -87,11 +87,27 @@ class Work:
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
-    """Server to client: what became of a `Work`."""
+class Final:
+    """Client to server: time these candidates of a task against each other."""
 
     ticket: int
-    outcome: Outcome
+    task_id: str
+    candidates: tuple[Candidate, ...]
+
+    @property
+    def is_baseline(self) -> bool:
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """Server to client: what became of a `Work` (one outcome) or of a `Final` (one for each).
+
+    A child that died has one outcome to show, whatever it had to do.
+    """
+
+    ticket: int
+    outcomes: tuple[Outcome, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,11 +121,11 @@ class Stage:
 class Verdict:
     """Child to server, last; ``sent`` by `time.perf_counter`, which all processes share."""
 
-    outcome: Outcome
+    outcomes: tuple[Outcome, ...]
     sent: float
 
 
-_MESSAGES: tuple[type[Any], ...] = (Setup, Ready, Load, Work, Reply, Stage, Verdict)
+_MESSAGES: tuple[type[Any], ...] = (Setup, Ready, Load, Work, Reply, Stage, Verdict, Final)
 
 
 @dataclass(slots=True)

@@ -22,7 +22,18 @@ from pathlib import Path
 from typing import Any
 
 from tlmd.measure.cores import slot_lock
-from tlmd.measure.protocol import Inbox, Load, Ready, Reply, Setup, Stage, Verdict, Work, send
+from tlmd.measure.protocol import (
+    Final,
+    Inbox,
+    Load,
+    Ready,
+    Reply,
+    Setup,
+    Stage,
+    Verdict,
+    Work,
+    send,
+)
 from tlmd.measure.sandbox import post_mortem
 from tlmd.types import Outcome, Status
 from tlmd.wire import WireError
@@ -40,11 +51,11 @@ class _Child:
     pid: int
     fd: int
     log_fd: int
-    work: Work
+    work: Work | Final
     deadline: float | None
     stage: str = "building"
     inbox: Inbox = field(default_factory=Inbox)
-    outcome: Outcome | None = None
+    outcomes: tuple[Outcome, ...] = ()
     expired: bool = False
 
 
@@ -52,7 +63,7 @@ class Server:
     """The loop: requests in, children out, replies back."""
 
     def __init__(self, sock: int, setup: Setup) -> None:
-        from tlmd.measure import child, program, verify
+        from tlmd.measure import child, program, rig, verify
         from tlmd.measure.reference import ReferenceKernel, gemm
         from tlmd.space import intrinsics, schedule
         from tlmd.space.target import tvm_target
@@ -72,7 +83,7 @@ class Server:
         lock = slot_lock(cache, setup.run)
         kernel = ReferenceKernel(target) if setup.target.device == "cpu" else None
         reference_s = setup.reference_s or _settle(kernel, lock, setup)
-        self._env = child.Environment(setup, target, store, kernel, reference_s, lock)
+        self._env = rig.Environment(setup, target, store, kernel, reference_s, lock)
         with contextlib.suppress(schedule.InvalidCandidate):
             # What applying a trace loads on first use, all children inherit.
             schedule.build_module(gemm(), "[[],[]]", target)
@@ -117,15 +128,15 @@ class Server:
                 self._programs[message.task.id] = self._parse(message.task)
             except Exception as error:
                 self._programs[message.task.id] = f"the task's module cannot be used: {error}"
-        elif isinstance(message, Work):
+        elif isinstance(message, Work | Final):
             known = self._programs.get(message.task_id, "the task was not loaded")
             if isinstance(known, str):
                 detail = " ".join(known.split())[:300]
-                self._reply(message, Outcome(Status.BUILD_ERROR, detail=detail))
+                self._reply(message, (Outcome(Status.BUILD_ERROR, detail=detail),))
             else:
                 self._fork(message, known)
 
-    def _fork(self, work: Work, program: Any) -> None:
+    def _fork(self, work: Work | Final, program: Any) -> None:
         read_fd, write_fd = os.pipe()
         log_fd = os.memfd_create("candidate")
         inputs = self._cached_inputs(program)
@@ -140,7 +151,8 @@ class Server:
             finally:
                 os._exit(status)
         os.close(write_fd)
-        deadline = time.monotonic() + self._limits.build_s
+        programs = len(work.candidates) if isinstance(work, Final) else 1
+        deadline = time.monotonic() + self._limits.build_s * programs
         self._children[read_fd] = _Child(pid, read_fd, log_fd, work, deadline)
 
     def _cached_inputs(self, program: Any) -> list[Any] | None:
@@ -167,8 +179,9 @@ class Server:
                     one.deadline = self._deadline(one)
                 elif isinstance(message, Verdict):
                     took = time.perf_counter() - message.sent
-                    timing = replace(message.outcome.timing, report=took)
-                    one.outcome = replace(message.outcome, timing=timing)
+                    one.outcomes = tuple(
+                        replace(o, timing=replace(o.timing, report=took)) for o in message.outcomes
+                    )
         except WireError:  # a program scribbled over the pipe
             alive = False
         if not alive:
@@ -195,16 +208,16 @@ class Server:
         size = os.fstat(one.log_fd).st_size
         log = os.pread(one.log_fd, _TAIL_BYTES, max(0, size - _TAIL_BYTES)).decode(errors="replace")
         os.close(one.log_fd)
-        outcome = one.outcome or post_mortem(one.stage, one.expired, status, log)
+        outcomes = one.outcomes or (post_mortem(one.stage, one.expired, status, log),)
         if one.work.is_baseline:
             self._baselines += 1
             if self._baselines % _PRUNE_EVERY == 0:
                 self._env.store.prune()
-        self._reply(one.work, outcome)
+        self._reply(one.work, outcomes)
 
-    def _reply(self, work: Work, outcome: Outcome) -> None:
+    def _reply(self, work: Work | Final, outcomes: tuple[Outcome, ...]) -> None:
         with contextlib.suppress(OSError):  # a client that is gone ends the loop by itself
-            send(self._sock, Reply(work.ticket, outcome))
+            send(self._sock, Reply(work.ticket, outcomes))
 
 
 def _kill(pid: int) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 
 from tlmd.measure.client import Job, Measurer
-from tlmd.types import Baseline, Outcome, TargetInfo, Task
+from tlmd.types import Baseline, Candidate, Outcome, TargetInfo, Task
 
 _CLOSE_S = 30.0
 
@@ -51,6 +51,11 @@ class SharedMeasurer:
         """Time the unscheduled program of a task; blocks. Raises `Failed`."""
         (outcome,) = self.measure([Job.baseline(task)])
         return Baseline(task.id, outcome.seconds, task.target.fingerprint)
+
+    def final(self, task: Task, candidates: Sequence[Candidate]) -> tuple[Outcome, ...]:
+        """`Measurer.final`, when nothing else is being measured."""
+        with self._turn:
+            return self._use(task.target).final(task, candidates)
 
     def close(self) -> None:
         """End the measurer and its server; jobs in flight raise."""

@@ -126,6 +126,11 @@ class Board:
         state.add(records)
         self.kept += records
 
+    def refresh(self, state: TaskState, records: list[Record]) -> None:
+        """Take in newer times of candidates that have records; the next `commit` writes them."""
+        state.refresh(records)
+        self.kept += records
+
     def commit(self) -> list[Record]:
         """Write what came in; returns it when it is on disk."""
         fresh, self.kept = self.kept, []

@@ -7,8 +7,10 @@ import heapq
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from tlmd.ranking import fastest, finalists
 from tlmd.types import Baseline, Proposal, Record, Status, Task
 
+_FINALS = 2  # races of one task at the end of a job
 _BARREN = 4  # turns without a program, all refused, before a task is given up
 
 
@@ -45,7 +47,9 @@ class TaskState:
         self.trials = 0
         self.failed = 0
         self.best: Record | None = None
+        self.racing = False  # its finalists are with a slot
         self.rounds: list[float] = []  # the best seconds after each turn
+        self._finals = 0
         self._known: dict[str, str] = {}  # id -> hash of all that was tried here
         self._hashes: set[str] = set()
         records, self.records = self.records, []
@@ -61,11 +65,27 @@ class TaskState:
                 continue
             self._known[record.candidate.id] = record.module_hash
             self._hashes.add(record.module_hash or record.candidate.id)
-            outcome = record.outcome
-            self.trials += outcome.status is not Status.INVALID
-            better = self.best is None or outcome.seconds < self.best.outcome.seconds
-            if outcome.ok and outcome.verified and better:
-                self.best = record
+            self.trials += record.outcome.status is not Status.INVALID
+            self._finals = 0
+        self.best = fastest(self.own)
+
+    def refresh(self, raced: Iterable[Record]) -> None:
+        """Take in a race between candidates that have records: their newest times count."""
+        newest = {r.candidate.id: r for r in raced}
+        self.records = [newest.get(r.candidate.id, r) for r in self.records]
+        self.best = fastest(self.own)
+
+    @property
+    def finalists(self) -> tuple[Record, ...]:
+        """Who is to be raced before the best is known for sure; none where it is."""
+        return finalists(self.own, self.best) if self._finals < _FINALS else ()
+
+    def begin_race(self) -> tuple[Record, ...]:
+        """The finalists, which are with a slot from now on."""
+        found = self.finalists
+        self._finals += 1
+        self.racing = bool(found)
+        return found
 
     @property
     def own(self) -> tuple[Record, ...]:
@@ -182,11 +202,17 @@ class Job:
             return 0
         return max(0, self.trials - state.claimed) if self.trials else 1 << 30
 
-    def satisfied(self, state: TaskState) -> bool:
-        """Whether nothing more is to be measured of a task."""
+    def measured(self, state: TaskState) -> bool:
+        """Whether no more candidates of a task are to be measured."""
         if state.pending or state.writing:
             return False
         return state.exhausted or (self.trials > 0 and state.trials >= self.trials)
+
+    def satisfied(self, state: TaskState) -> bool:
+        """Whether nothing more is to be measured of a task, its finalists included."""
+        if not self.measured(state) or state.racing:
+            return False
+        return self.corpus or self.hurried or not state.finalists
 
     def settle(self, now: float) -> bool:
         """Whether the job has what it asked for, or is out of time with a program for every task.

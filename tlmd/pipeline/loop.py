@@ -32,6 +32,8 @@ from tlmd.pipeline.orders import (
     Left,
     MeasureOrder,
     PublishOrder,
+    RaceOrder,
+    SlotOrder,
     Store,
     TrainOrder,
 )
@@ -86,7 +88,7 @@ class Pipeline:
     @property
     def is_drained(self) -> bool:
         """Nothing is being measured."""
-        return not self.board.doing(MeasureOrder, BaselineOrder)
+        return not self.board.doing(MeasureOrder, BaselineOrder, RaceOrder)
 
     @property
     def is_idle(self) -> bool:
@@ -134,7 +136,7 @@ class Pipeline:
             board.leave(event.worker)
             board.tell("left", worker=event.worker)
         elif board.landed(event.worker, event.order):
-            if isinstance(event.order, MeasureOrder | BaselineOrder):
+            if isinstance(event.order, SlotOrder):
                 self.measuring.answer(event)
             elif isinstance(event.order, TrainOrder | PublishOrder):
                 self.learning.answer(event)
@@ -168,6 +170,10 @@ class Pipeline:
         for job in self.jobs.values():
             if job.state is not JobState.RUNNING or not job.whole:
                 continue
+            if not job.corpus:
+                for task in job.tasks:
+                    if job.measured(task) and not job.satisfied(task):
+                        self.measuring.want_race(task)
             if job.settle(now):
                 self._end(job, JobState.DONE)
             elif job.corpus and job.until_converged and self.convergence.verdict(job).converged:

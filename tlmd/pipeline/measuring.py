@@ -12,7 +12,17 @@ from tlmd.pipeline.batches import Batch, Retries, crashed
 from tlmd.pipeline.board import Board
 from tlmd.pipeline.jobs import TaskState
 from tlmd.pipeline.learning import Learning
-from tlmd.pipeline.orders import BaselineOrder, Done, Failed, Kind, Lost, MeasureOrder, Worker
+from tlmd.pipeline.orders import (
+    BaselineOrder,
+    Done,
+    Failed,
+    Kind,
+    Lost,
+    MeasureOrder,
+    RaceOrder,
+    SlotOrder,
+    Worker,
+)
 from tlmd.types import Baseline, Outcome, Proposal, Record, Task
 
 _TROUBLE = 3  # errors of the slots in a row, then nothing can be measured here
@@ -42,6 +52,7 @@ class Measuring:
         self._on_trouble = on_trouble
         self._baselines: dict[tuple[str, str], BaselineOrder] = {}  # that no slot has yet
         self._ordered: set[tuple[str, str]] = set()
+        self._races: deque[TaskState] = deque()  # whose finalists no slot has yet
         self._retries = Retries()
         self._trouble = 0
         self._pace: deque[tuple[float, int]] = deque(maxlen=_PACE)
@@ -71,6 +82,11 @@ class Measuring:
             self._ordered.add(key)
             self._baselines[key] = BaselineOrder(state.task)
 
+    def want_race(self, state: TaskState) -> None:
+        """Have the finalists of a task timed against each other."""
+        if state not in self._races and not state.racing:
+            self._races.append(state)
+
     def hand_out(self) -> None:
         """Give every slot as much as it should have."""
         for worker in self._board.of(Kind.MEASURER):
@@ -85,8 +101,12 @@ class Measuring:
         alone = any(isinstance(o, MeasureOrder) and self._retries.suspects(o) for o in orders)
         return not alone and len(orders) < self._board.rules.depth
 
-    def _next(self, worker: Worker) -> MeasureOrder | BaselineOrder | None:
-        """The next candidates, or the baseline they wait for; other baselines in idle moments."""
+    def _next(self, worker: Worker) -> SlotOrder | None:
+        """Finalists, the next candidates, or the baseline they wait for; others in idle moments."""
+        for state in self._races:
+            if worker.accepts(state.task.target):
+                self._races.remove(state)
+                return RaceOrder(state.task, state.begin_race())
         for batch in self._board.batches:
             order = batch.take(lambda order: self._suits(worker, order))
             if order is not None:
@@ -125,6 +145,8 @@ class Measuring:
             self._trouble = 0
         if isinstance(event.order, BaselineOrder):
             self._timed(event, event.order)
+        elif isinstance(event.order, RaceOrder):
+            self._raced(event, event.order)
         elif isinstance(event.order, MeasureOrder):
             self._measured(event, event.order)
 
@@ -136,6 +158,18 @@ class Measuring:
         self._ordered.discard(order.task.key)
         if math.isfinite(event.answer.seconds):  # a failure may pass; the next run tries again
             self._board.store.put_baseline(event.answer)
+
+    def _raced(self, event: Done | Lost | Failed, order: RaceOrder) -> None:
+        state = self._board.state(order.task)
+        state.racing = False
+        if isinstance(event, Done) and isinstance(event.answer, tuple):
+            pairs = zip(order.records, event.answer, strict=False)
+            now, step = time.time(), max(self.step, 0)
+            # A batch of its own keeps the earlier record beside it in the store.
+            records = [
+                replace(r, outcome=o, created=now, batch=max(step, r.batch)) for r, o in pairs
+            ]
+            self._board.refresh(state, records)
 
     def _measured(self, event: Done | Lost | Failed, order: MeasureOrder) -> None:
         batch = self._board.batch(order.batch)

@@ -94,6 +94,17 @@ class BaselineOrder:
 
 
 @dataclass(frozen=True)
+class RaceOrder:
+    """To a slot: time verified candidates of a task against each other, in interleaved rounds.
+
+    Answered by one outcome each, in order; by none where it failed.
+    """
+
+    task: Task
+    records: tuple[Record, ...]
+
+
+@dataclass(frozen=True)
 class TrainOrder:
     """To the trainer: learn from all records up to `upto` and make `version`.
 
@@ -143,7 +154,8 @@ class SwapOrder:
     version: int
 
 
-Order = WriteOrder | MeasureOrder | BaselineOrder | TrainOrder | PublishOrder | SwapOrder
+SlotOrder = MeasureOrder | BaselineOrder | RaceOrder
+Order = WriteOrder | SlotOrder | TrainOrder | PublishOrder | SwapOrder
 Answer = Written | tuple[Outcome, ...] | Baseline | Trained | Published | int
 
 

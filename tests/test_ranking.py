@@ -1,0 +1,54 @@
+"""Who is a task's best, and who has to be raced first."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tlmd.ranking import FINALISTS, fastest, finalists
+from tlmd.types import Candidate, Outcome, Record, Status
+
+
+def record(number: int, seconds: float, width: float = 0.05, raced: bool = False) -> Record:
+    outcome = Outcome(
+        Status.OK,
+        (seconds,),
+        verified=True,
+        estimate=seconds,
+        low=seconds * (1 - width),
+        high=seconds * (1 + width),
+        raced=raced,
+    )
+    return Record(Candidate("t", 0, ((number,),)), outcome)
+
+
+records = st.lists(
+    st.tuples(st.floats(1e-3, 2e-3), st.floats(0, 0.2), st.booleans()), min_size=1, max_size=12
+).map(lambda rows: [record(i, *row) for i, row in enumerate(rows)])
+
+
+def test_one_timed_alone_must_win_clearly_against_one_that_was_raced() -> None:
+    raced, close, clear = record(0, 1.0, 0.01, raced=True), record(1, 0.98), record(2, 0.8)
+    assert fastest([close, raced]) is raced
+    assert fastest([close, raced, clear]) is clear
+    assert fastest([close, clear]) is clear
+    assert fastest([]) is None
+
+
+def test_what_is_wrong_or_failed_is_never_best() -> None:
+    wrong = Record(Candidate("t", 0, ((1,),)), Outcome(Status.WRONG_OUTPUT, (0.1,)))
+    assert fastest([wrong]) is None and finalists([wrong], None) == ()
+
+
+@given(records)
+def test_finalists_are_the_best_and_who_may_be_faster(found: list[Record]) -> None:
+    best = fastest(found)
+    assert best is not None
+    racers = finalists(found, best)
+    assert len(racers) != 1 and len(racers) <= FINALISTS
+    for rival in racers[1:]:
+        assert rival.outcome.low <= best.outcome.high
+        assert not (rival.outcome.raced and best.outcome.raced)
+    if not racers:
+        others = (r for r in found if r is not best and not r.outcome.raced)
+        assert all(r.outcome.low > best.outcome.high for r in others)

@@ -1,0 +1,96 @@
+"""What every child inherits from the server and does alike: build, take the slot, sum up."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import statistics
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import tvm
+
+from tlmd.measure import noise, sandbox, verify
+from tlmd.measure.executable import Executable
+from tlmd.measure.program import Program
+from tlmd.measure.protocol import Setup
+from tlmd.measure.reference import ReferenceKernel
+from tlmd.types import Outcome, Status
+
+_SWINGS = 1.10  # change of the machine's speed while a candidate was timed from which it is noisy
+
+
+@dataclass(frozen=True)
+class Environment:
+    """What every child inherits from the server."""
+
+    setup: Setup
+    target: Any
+    store: verify.ReferenceStore
+    kernel: ReferenceKernel | None
+    reference_s: float
+    lock_path: Path
+
+    def drift(self) -> float:
+        """How slow the machine is now; 1.0: as when the server started."""
+        return self.kernel.seconds() / self.reference_s if self.kernel else 1.0
+
+
+@dataclass
+class Stopwatch:
+    """Seconds per stage, by the field names of `Timing`."""
+
+    last: float
+    stages: dict[str, float] = field(default_factory=dict)
+
+    def lap(self, stage: str) -> None:
+        now = time.perf_counter()
+        self.stages[stage] = self.stages.get(stage, 0.0) + now - self.last
+        self.last = now
+
+
+def build(env: Environment, program: Program, module: Any) -> Executable:
+    """Compile a scheduled module as TVM's users do, but for the checks of its arguments."""
+    # Arguments are ours and right; building their checks takes longer than many a program.
+    with tvm.transform.PassContext(config={"tirx.disable_assert": True}):
+        runtime = tvm.compile(module, env.target).jit()
+    device = tvm.cpu() if env.kernel else tvm.device(env.setup.target.device)
+    return Executable(runtime, program, device, env.setup.limits.cold)
+
+
+@contextlib.contextmanager
+def slot(env: Environment) -> Iterator[None]:
+    """The slot, exclusively; death gives it back because the descriptor is our own."""
+    lock = os.open(env.lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if env.setup.lend:
+            sandbox.confine_siblings(env.setup.build)
+        os.sched_setaffinity(0, env.setup.run)
+        yield
+        os.sched_setaffinity(0, env.setup.build)
+        if env.setup.lend:  # nobody times now, so others may build there
+            sandbox.confine_siblings((*env.setup.build, *env.setup.run))
+    finally:
+        os.close(lock)
+
+
+def outcome_of(
+    samples: Sequence[float], drifts: Sequence[float], swing: float, joules: float | None, runs: int
+) -> Outcome:
+    """The outcome of a program that ran; `swing` is how much the machine's speed changed."""
+    found = noise.estimate(samples, drifts)
+    return Outcome(
+        Status.OK,
+        samples=tuple(samples),
+        drift=statistics.fmean(drifts),
+        noisy=found.spread > noise.NOISY or swing > _SWINGS,
+        energy_j=joules / runs if joules is not None else None,
+        estimate=found.seconds,
+        low=found.low,
+        high=found.high,
+    )

@@ -1,0 +1,55 @@
+"""Which record of a task is its best: what was timed side by side outranks what was timed alone."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable
+
+from tlmd.types import Record
+
+FINALISTS = 4
+
+
+def fastest(records: Iterable[Record]) -> Record | None:
+    """The best verified record, or None.
+
+    A best-of-many over noisy times picks luck. So a record that was raced against others holds its
+    place until another's whole interval lies below its own.
+    """
+    raced, alone = None, None
+    for record in records:
+        if not (record.outcome.ok and record.outcome.verified):
+            continue
+        if record.outcome.raced:
+            raced = _faster(raced, record)
+        else:
+            alone = _faster(alone, record)
+    if raced is None or alone is None:
+        return raced or alone
+    return alone if alone.outcome.high < raced.outcome.low else raced
+
+
+def finalists(records: Iterable[Record], best: Record | None) -> tuple[Record, ...]:
+    """`best` and those that may be faster than it for all that is known; none if there are none.
+
+    They have not been raced against each other yet; at most `FINALISTS`, the most likely ones.
+    """
+    if best is None or not best.outcome.high:
+        return ()
+    rivals = (
+        r
+        for r in records
+        if r.outcome.ok
+        and r.outcome.verified
+        and r is not best
+        and r.outcome.low <= best.outcome.high
+        and not (r.outcome.raced and best.outcome.raced)
+    )
+    nearest = heapq.nsmallest(FINALISTS - 1, rivals, key=lambda r: r.outcome.seconds)
+    return (best, *nearest) if nearest else ()
+
+
+def _faster(one: Record | None, other: Record) -> Record:
+    if one is None or other.outcome.seconds < one.outcome.seconds:
+        return other
+    return one
