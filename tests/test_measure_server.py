@@ -78,6 +78,21 @@ def main(A: T.Buffer(({N},), "float32"), C: T.Buffer(({N},), "float32")):
 """)
 
 
+def where_module() -> str:
+    """C[i] = the CPU that computes it, in parallel."""
+    return as_json(f"""
+@T.prim_func(s_tir=True)
+def main(A: T.Buffer(({N},), "float32"), C: T.Buffer(({N},), "float32")):
+    T.func_attr({{"tirx.noalias": True}})
+    for i in T.parallel({N}):
+        with T.sblock("C"):
+            v = T.axis.spatial({N}, i)
+            T.reads(A[v])
+            T.writes(C[v])
+            C[v] = T.Cast("float32", T.call_extern("int32", "sched_getcpu"))
+""")
+
+
 def job(name: str, module: str, trace: str = EMPTY, incumbent_s: float | None = None) -> Job:
     task = Task(name, name, 1, float(N), module, TARGET)
     return Job(task, Candidate(name, 0, ()), trace, incumbent_s)
@@ -296,6 +311,24 @@ def test_finalists_are_timed_in_interleaved_rounds(measurer: Measurer) -> None:
     assert first.seconds <= last.seconds and first.low <= first.seconds <= first.high
     assert len(first.samples) >= len(last.samples) >= 5
     assert measurer.final(task, [Candidate(task.id, 99, ())] * 2) == ()
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
+def test_a_slot_of_two_cores_runs_on_exactly_these(tmp_path: Path) -> None:
+    cpus = sorted(os.sched_getaffinity(0))[:2]
+    layout = plan_cores(set(cpus), run=2)
+    if len(layout.run) < 2:
+        pytest.skip("the two are threads of one core")
+    # The thread that computes element i writes the CPU it is on.
+    target = resolve("native", 2)
+    task = Task("where", "where", 1, float(N), where_module(), target)
+    assert json.loads(target.spec)["num-cores"] == 2
+    with Measurer(target, layout, tmp_path, LIMITS, builders=3) as one:
+        assert one.builders == 1, "building and timing take turns on the same cores"
+        assert one.baseline(task).seconds > 0
+    reference = ReferenceStore(tmp_path).get("where")
+    assert reference is not None
+    assert set(reference.outputs[0].tolist()) == set(map(float, layout.run))
 
 
 def test_jobs_are_pulled_lazily_and_an_iterator_may_be_closed(measurer: Measurer) -> None:

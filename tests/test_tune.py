@@ -16,6 +16,7 @@ import pytest
 import tlmd
 from tests import endtoend
 from tlmd.daemon import delivery
+from tlmd.measure.peak import Roof
 
 TASK_KEYS = {
     *("name", "weight", "flops", "untuned_us", "best_us"),
@@ -168,7 +169,7 @@ def daemon(tuned: Run) -> Iterator[tlmd.Daemon]:
 def tune(model: object, daemon: tlmd.Daemon, trials: int, **options: Any) -> tlmd.TuneResult:
     """In this process, without measuring the machine's peak once more."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(delivery, "peak_gflops", lambda *_: 100.0)
+        patch.setattr(delivery, "roof", lambda *_: Roof({"float32": 100.0}, ((1 << 62, 20.0),)))
         return tlmd.tune(str(model), state_dir=daemon.state_dir, trials=trials, **options)
 
 
@@ -181,7 +182,8 @@ def test_running_again_continues(tuned: Run, daemon: tlmd.Daemon) -> None:
     assert after[: len(before)] == before and len(after) > len(before)
     assert len(set(after)) == len(after) == more.summary["measured"]
     best = {t["name"]: t["best_us"] for t in tuned.summary["tasks"]}
-    assert all(t["best_us"] <= best[t["name"]] for t in more.summary["tasks"])
+    # Finalists are timed again, so a best time may be corrected upwards.
+    assert all(t["best_us"] <= 1.2 * best[t["name"]] for t in more.summary["tasks"])
 
     less = tune(endtoend.MODEL, daemon, TRIALS)
     assert endtoend.candidates(state) == after

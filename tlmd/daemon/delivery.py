@@ -19,7 +19,8 @@ from tlmd.daemon import summary
 from tlmd.daemon.jobs import JobSpec
 from tlmd.errors import BadInput, Failed
 from tlmd.measure.cores import plan_cores, slot_lock
-from tlmd.measure.peak import peak_gflops
+from tlmd.measure.peak import roof
+from tlmd.measure.program import traffic
 from tlmd.pipeline.jobs import TaskState
 from tlmd.records import metaschedule
 from tlmd.records.store import RecordStore
@@ -36,12 +37,15 @@ class TuneResult:
 
     ``pytorch_ms`` is the original in PyTorch eager mode on the same cores, None where it is not a
     PyTorch model or nothing was exported; ``interrupted`` says that the job was stopped early.
+    ``limits`` names for each task what its ``peak_fraction`` is a share of: ``compute`` or
+    ``memory``, whichever is nearer (the roofline).
     """
 
     summary: dict[str, Any]
     out: Path | None
     pytorch_ms: float | None
     interrupted: bool
+    limits: tuple[str, ...] = ()
 
 
 @dataclass
@@ -124,12 +128,16 @@ def deliver(
     cores = plan_cores(run=target.cores).run
     with _the_slot(state_dir, cores):
         if target.device == "cpu":
-            result.peak_gflops = peak_gflops(target, cores)
+            roofs = roof(target, cores)
+            result.shares = {
+                row.task.id: roofs.share(traffic(row.task), row.seconds) for row in result.rows()
+            }
         times, compiled = _compile(prepared, result, out, cores)
     document = result.summary(time.monotonic() - begin, (times, compiled))
+    limits = tuple(result.shares.get(s.task.id, (0.0, ""))[1] for s in states)
     if out is not None:
-        summary.write(out, document, times.pytorch_ms)
-    return TuneResult(document, out, times.pytorch_ms, False)
+        summary.write(out, document, times.pytorch_ms, limits)
+    return TuneResult(document, out, times.pytorch_ms, False, limits)
 
 
 def _version(states: list[TaskState]) -> int:

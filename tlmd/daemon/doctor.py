@@ -221,8 +221,11 @@ def speed(patient: Patient) -> Iterator[Check]:
     cores, target = patient.slot()
     limits = roof(target, cores.run)
     where = _listed(cores.run)
-    yield Check("peak", OK, f"{limits.gflops:.0f} GFLOP/s float32 on {where}")
-    yield Check("memory", OK, f"{limits.bandwidth_gb_s:.1f} GB/s on {where}")
+    peaks = ", ".join(f"{dtype} {speed:.0f}" for dtype, speed in limits.gflops.items())
+    yield Check("peak", OK, f"1e9 multiply-add operations per second on {where}: {peaks}")
+    caches = [f"{speed:.0f} from {size >> 20} MiB" for size, speed in limits.bandwidth[:-1]]
+    speeds = ", ".join([f"{limits.memory_gb_s:.1f} from memory", *caches])
+    yield Check("memory", OK, f"GB/s on {where}: {speeds}")
 
 
 def disk(patient: Patient) -> Iterator[Check]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import html
 import json
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -33,13 +34,16 @@ class Row:
 
 @dataclass
 class Result:
-    """A finished job; `peak_gflops` of 0 is unknown."""
+    """A finished job; `shares` is what of the nearer limit each row reaches, and which that is.
+
+    Nothing is known of it where it is empty.
+    """
 
     model: str
     target: TargetInfo
     checkpoint: int
     states: list[TaskState]
-    peak_gflops: float = 0.0
+    shares: dict[str, tuple[float, str]] = field(default_factory=dict)
 
     def rows(self) -> list[Row]:
         """What is exported for each task: its best verified program if that beats the default."""
@@ -68,8 +72,7 @@ class Result:
         }
 
     def _task(self, row: Row) -> dict[str, Any]:
-        flops = row.task.flops / row.seconds if row.seconds > 0 else 0.0
-        share = flops / (self.peak_gflops * 1e9) if self.peak_gflops else None
+        share = self.shares.get(row.task.id, (None, ""))[0]
         return {
             "name": row.task.name,
             "weight": row.task.weight,
@@ -99,11 +102,13 @@ def _whole(times: Any, compiled: Any) -> dict[str, Any]:
     }
 
 
-def write(out: Path, document: dict[str, Any], pytorch_ms: float | None) -> None:
+def write(
+    out: Path, document: dict[str, Any], pytorch_ms: float | None, limits: Sequence[str]
+) -> None:
     """Write ``summary.json`` and ``report.html`` to `out`; raises `Failed` on a full disk."""
     try:
         (out / "summary.json").write_text(json.dumps(document, indent=1) + "\n")
-        (out / "report.html").write_text(_page(document, pytorch_ms))
+        (out / "report.html").write_text(_page(document, pytorch_ms, limits))
     except OSError as error:
         raise Failed(f"cannot write the results to {out}: {error.strerror}") from error
 
@@ -135,7 +140,13 @@ height: 100%; } .big { font-size: 1.6rem; } dt { float: left; width: 9rem; color
 """
 
 
-def _page(document: dict[str, Any], pytorch_ms: float | None) -> str:
+def of_limit(task: dict[str, Any], limit: str) -> str:
+    """What the reports say of how near a task is to what the machine can do."""
+    share = task["peak_fraction"]
+    return f"{share:.0%} {limit}".rstrip() if share is not None else "?"
+
+
+def _page(document: dict[str, Any], pytorch_ms: float | None, limits: Sequence[str]) -> str:
     whole = document["e2e"]
     ratio = whole["untuned_ms"] / whole["tuned_ms"]
     facts = [
@@ -149,13 +160,17 @@ def _page(document: dict[str, Any], pytorch_ms: float | None) -> str:
         ("target", document["target"]),
     ]
     listed = "".join(f"<dt>{html.escape(k)}</dt><dd>{html.escape(v)}</dd>" for k, v in facts)
-    rows = "".join(map(_row, sorted(document["tasks"], key=_share, reverse=True)))
+    pairs = zip(document["tasks"], limits, strict=True)
+    ordered = sorted(pairs, key=lambda pair: _share(pair[0]), reverse=True)
+    rows = "".join(_row(task, limit) for task, limit in ordered)
     return (
         f"<!doctype html><html lang=en><meta charset=utf-8><title>{html.escape(document['model'])}"
         f" tuned by tlmd</title><style>{_STYLE}</style><h1>{html.escape(document['model'])}</h1>"
         f"<p class=big>{ratio:.1f} times faster than untuned</p><dl>{listed}</dl><table><tr>"
         "<th>task<th>weight<th>untuned &micro;s<th>tuned &micro;s<th>speed-up<th>GFLOP/s"
-        f"<th>of peak<th>trials<th>verified</tr>{rows}</table></html>\n"
+        f"<th>of limit<th>trials<th>verified</tr>{rows}</table><p>Of limit: what share of the run "
+        "cores' measured multiply-add peak or memory bandwidth, whichever is nearer, a program "
+        "reaches; LLVM simplifies some arithmetic, so it can pass 100 %.</p></html>\n"
     )
 
 
@@ -163,7 +178,7 @@ def _share(task: dict[str, Any]) -> float:
     return float(task["weight"] * (task["best_us"] or 0))
 
 
-def _row(task: dict[str, Any]) -> str:
+def _row(task: dict[str, Any], limit: str) -> str:
     share = task["peak_fraction"]
     bar = f"<div class=bar><span style='width:{min(share or 0, 1):.0%}'></span></div>"
     cells = [
@@ -173,7 +188,7 @@ def _row(task: dict[str, Any]) -> str:
         f"{task['best_us'] or math.nan:.1f}",
         f"{speed_up(task):.1f}",
         f"{gflops(task):.1f}",
-        bar if share is not None else "?",
+        f"{bar}{of_limit(task, limit)}",
         str(task["trials"]),
         verdict(task),
     ]

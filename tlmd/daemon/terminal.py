@@ -23,8 +23,8 @@ from tlmd.errors import Interrupted
 
 _ROWS = 30
 _PLAIN_COLUMNS = 120  # where the output is no terminal and any width will do
-_COLUMNS = ("weight", "untuned µs", "tuned µs", "speed-up", "GFLOP/s", "of peak", "verified")
-_NARROW = ("untuned µs", "tuned µs", "speed-up", "of peak")
+_COLUMNS = ("weight", "untuned µs", "tuned µs", "speed-up", "GFLOP/s", "of limit", "verified")
+_NARROW = ("untuned µs", "tuned µs", "speed-up", "of limit")
 
 
 def tune(
@@ -94,7 +94,7 @@ def _console() -> Console:
 
 def _print(console: Console, result: Any) -> None:
     document = result.summary
-    console.print(_table(document, console.width >= WIDE))
+    console.print(_table(result, console.width >= WIDE))
     if (more := len(document["tasks"]) - _ROWS) > 0:
         console.print(f"... and {more} lighter tasks")
     whole = document["e2e"]
@@ -117,24 +117,26 @@ def _print(console: Console, result: Any) -> None:
         console.print(line, highlight=False)
 
 
-def _table(document: dict[str, Any], wide: bool) -> Table:
+def _table(result: Any, wide: bool) -> Table:
     """The heaviest tasks; a narrow terminal shows no GFLOP/s and no weights."""
+    document = result.summary
     title = f"{document['model']} on {document['target']}"
     table = Table(title=escape(title), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("task", overflow="fold")
     for name in _COLUMNS if wide else _NARROW:
         table.add_column(name, justify="right", no_wrap=True)
     ordered = sorted(
-        document["tasks"], key=lambda t: t["weight"] * (t["best_us"] or 0), reverse=True
+        zip(document["tasks"], result.limits, strict=True),
+        key=lambda pair: pair[0]["weight"] * (pair[0]["best_us"] or 0),
+        reverse=True,
     )
-    for task in ordered[:_ROWS]:
-        cells = _cells(task)
+    for task, limit in ordered[:_ROWS]:
+        cells = _cells(task, limit)
         table.add_row(task["name"], *(cells[n] for n in (_COLUMNS if wide else _NARROW)))
     return table
 
 
-def _cells(task: dict[str, Any]) -> dict[str, str]:
-    share = task["peak_fraction"]
+def _cells(task: dict[str, Any], limit: str) -> dict[str, str]:
     untuned = task["untuned_us"]
     return {
         "weight": str(task["weight"]),
@@ -142,6 +144,6 @@ def _cells(task: dict[str, Any]) -> dict[str, str]:
         "tuned µs": f"{task['best_us']:.1f}" if task["best_us"] else "failed",
         "speed-up": f"{summary.speed_up(task):.1f}x",
         "GFLOP/s": f"{summary.gflops(task):.1f}",
-        "of peak": f"{share:.0%}" if share is not None else "?",
+        "of limit": summary.of_limit(task, limit),
         "verified": summary.verdict(task),
     }

@@ -68,6 +68,17 @@ def plan_slots(
     ]
 
 
+def threads() -> set[int]:
+    """The threads of this process."""
+    return {int(entry.name) for entry in Path("/proc/self/task").iterdir()}
+
+
+def spread(cores: tuple[int, ...], workers: Iterable[int]) -> None:
+    """This thread and `workers` (thread ids) on one core each: else two of them may share one."""
+    for thread, core in zip((0, *sorted(workers)), cores, strict=False):
+        os.sched_setaffinity(thread, {core})
+
+
 def slot_lock(cache_dir: Path, run: tuple[int, ...]) -> Path:
     """The file that whoever times something on these cores holds a lock on (`fcntl.flock`)."""
     return cache_dir / f"slot-{'-'.join(map(str, run))}.lock"

@@ -11,73 +11,70 @@ import statistics
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from tlmd import children
 from tlmd.errors import Failed
 from tlmd.types import TargetInfo
 
-_CHAINS = 12  # independent accumulators: latency 4 cycles x 2 units, and some to spare
-_STEPS = 1 << 16  # 0.2 ms: starting threads must not count
 _PATIENCE_S = 120.0
-_SMALLEST, _LARGEST = 48 << 20, 256 << 20  # bytes of one of the three arrays of the triad
 _NOISE_S = 2.0
 _REPEAT_S = 2e-3  # as long as a repeat when candidates are timed
 
-# Without noalias every accumulator is stored after each step, which halves the figure.
-_PEAK = """
-@T.prim_func(s_tir=True)
-def main(a: T.Buffer((2,), "float32"), c: T.Buffer(({threads}, {width}), "float32")):
-    T.func_attr({{"global_symbol": "main", "tirx.noalias": True}})
-    for t in T.parallel({threads}):
-        acc = T.alloc_buffer(({width},), "float32", scope="local")
-        for i in T.vectorized({width}):
-            acc[i] = c[t, i]
-        for _ in T.serial({steps}):
-            for u in T.unroll({chains}):
-                for v in T.vectorized({lanes}):
-                    acc[u * {lanes} + v] = acc[u * {lanes} + v] * a[0] + a[1]
-        for i in T.vectorized({width}):
-            c[t, i] = acc[i]
-"""
-_TRIAD = """
-@T.prim_func(s_tir=True)
-def main(
-    a: T.Buffer(({threads}, {count}, {lanes}), "float32"),
-    b: T.Buffer(({threads}, {count}, {lanes}), "float32"),
-    c: T.Buffer(({threads}, {count}, {lanes}), "float32"),
-):
-    T.func_attr({{"global_symbol": "main", "tirx.noalias": True}})
-    for t in T.parallel({threads}):
-        for i in T.serial({count}):
-            for v in T.vectorized({lanes}):
-                c[t, i, v] = a[t, i, v] + T.float32(3) * b[t, i, v]
-"""
+
+@dataclass(frozen=True)
+class Traffic:
+    """What a task has to do at least: operations, bytes of its weights and of all else it touches.
+
+    ``dtype`` is that of what is multiplied.
+    """
+
+    flops: float
+    constant_bytes: int
+    other_bytes: int
+    dtype: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Roof:
     """The limits of all run cores together.
 
-    ``gflops`` are float32 multiply-adds from registers (two operations each), in 1e9 per second;
-    ``bandwidth_gb_s`` is what ``c = a + 3 b`` on arrays beyond the caches reads and writes, in 1e9
-    bytes per second.
+    ``gflops`` are multiply-adds from registers (two operations each) in 1e9 per second, by dtype;
+    ``bandwidth`` is what ``c = a + 3 b`` reads and writes in 1e9 bytes per second, as pairs
+    ``(bytes that fit, speed)`` from the nearest cache to memory (the roofline model: Williams,
+    Waterman, Patterson, CACM 2009).
     """
 
-    gflops: float
-    bandwidth_gb_s: float
+    gflops: dict[str, float]
+    bandwidth: tuple[tuple[int, float], ...]
+
+    @property
+    def memory_gb_s(self) -> float:
+        """Of memory itself."""
+        return self.bandwidth[-1][1]
+
+    def limits(self, traffic: Traffic) -> dict[str, float]:
+        """The seconds that computing and moving bytes take at least.
+
+        Weights come from memory, what else a task touches from the nearest cache that holds it.
+        """
+        peak = self.gflops.get(traffic.dtype, self.gflops["float32"])
+        near = next(speed for size, speed in self.bandwidth if traffic.other_bytes <= size)
+        moved = traffic.constant_bytes / self.memory_gb_s + traffic.other_bytes / near
+        return {"compute": traffic.flops / peak / 1e9, "memory": moved / 1e9}
+
+    def share(self, traffic: Traffic, seconds: float) -> tuple[float, str]:
+        """The share of the nearer limit that a program of `seconds` reaches, and which it is."""
+        limits = self.limits(traffic)
+        nearer = max(limits, key=lambda name: limits[name])
+        return (limits[nearer] / seconds if seconds > 0 else 0.0), nearer
 
 
 def roof(target: TargetInfo, run_cores: tuple[int, ...]) -> Roof:
-    """Measure the limits of `run_cores`; takes about 6 s. Raises `Failed`."""
-    return Roof(**_ask("roof", target, run_cores))
-
-
-def peak_gflops(target: TargetInfo, run_cores: tuple[int, ...]) -> float:
-    """Sustained float32 GFLOP/s of all run cores together; see `roof`."""
-    return roof(target, run_cores).gflops
+    """Measure the limits of `run_cores`; takes about 8 s. Raises `Failed`."""
+    found = _ask("roof", target, run_cores)
+    return Roof(found["gflops"], tuple((int(n), float(s)) for n, s in found["bandwidth"]))
 
 
 def variation(target: TargetInfo, run_cores: tuple[int, ...]) -> float:
@@ -86,10 +83,10 @@ def variation(target: TargetInfo, run_cores: tuple[int, ...]) -> float:
     This is how far two timings of one candidate differ here, as a share. Takes about 5 s; raises
     `Failed`.
     """
-    return _ask("noise", target, run_cores)["variation"]
+    return float(_ask("noise", target, run_cores)["variation"])
 
 
-def _ask(what: str, target: TargetInfo, run_cores: tuple[int, ...]) -> dict[str, float]:
+def _ask(what: str, target: TargetInfo, run_cores: tuple[int, ...]) -> dict[str, Any]:
     """Measure in a process of its own: pinning and thread counts are settings of a process."""
     try:
         done = subprocess.run(
@@ -106,62 +103,8 @@ def _ask(what: str, target: TargetInfo, run_cores: tuple[int, ...]) -> dict[str,
     if done.returncode or not lines:
         reason = (done.stderr.strip().splitlines() or ["no output"])[-1][:200]
         raise Failed(f"measuring the {what} of the cores failed (exit {done.returncode}): {reason}")
-    figures: dict[str, float] = json.loads(lines[-1])
+    figures: dict[str, Any] = json.loads(lines[-1])
     return figures
-
-
-def _build(source: str, target: Any, **sizes: int) -> Any:
-    import tvm
-    from tvm.script import from_source, tirx
-
-    function = from_source(source.format(**sizes), {"T": tirx})
-    return tvm.compile(tvm.IRModule({"main": function}), target).jit()
-
-
-def _spread(cores: tuple[int, ...], built: Any, arrays: list[Any]) -> None:
-    """One thread per core: on a busy machine two of them would share one and halve the figure."""
-    tasks = Path("/proc/self/task")
-    before = {entry.name for entry in tasks.iterdir()}
-    built["main"](*arrays)  # the first call starts the threads
-    workers = sorted(int(e.name) for e in tasks.iterdir() if e.name not in before)
-    for thread, core in zip((0, *workers), cores, strict=False):
-        os.sched_setaffinity(thread, {core})
-
-
-def _fastest(built: Any, arrays: list[Any], number: int, repeat: int) -> float:
-    import tvm
-
-    timer = built.time_evaluator("main", tvm.cpu(), number=number, repeat=repeat)
-    return float(min(timer(*arrays).results))
-
-
-def _peak(target: Any, lanes: int, cores: tuple[int, ...]) -> float:
-    """1e9 floating-point operations per second."""
-    import numpy as np
-    import tvm
-
-    threads = len(cores)
-    width = lanes * _CHAINS
-    built = _build(
-        _PEAK, target, threads=threads, width=width, steps=_STEPS, chains=_CHAINS, lanes=lanes
-    )
-    # x / 2 + 1 / 4 stays at 1 / 2: neither infinite nor denormal, which would be slower.
-    a = tvm.runtime.tensor(np.array([0.5, 0.25], np.float32))
-    c = tvm.runtime.tensor(np.ones((threads, width), np.float32))
-    _spread(cores, built, [a, c])
-    return 2.0 * _STEPS * width * threads / _fastest(built, [a, c], 4, 400) / 1e9
-
-
-def _bandwidth(target: Any, info: TargetInfo, lanes: int, threads: int) -> float:
-    """1e9 bytes per second, read and written."""
-    import numpy as np
-    import tvm
-
-    size = min(max(2 * info.l3_bytes, _SMALLEST), _LARGEST)
-    shape = (threads, size // (4 * lanes * threads), lanes)
-    built = _build(_TRIAD, target, threads=threads, count=shape[1], lanes=lanes)
-    arrays = [tvm.runtime.tensor(np.ones(shape, np.float32)) for _ in range(3)]
-    return 3 * 4 * float(np.prod(shape)) / _fastest(built, arrays, 1, 15) / 1e9
 
 
 def _variation(target: Any) -> float:
@@ -187,9 +130,12 @@ def _main(what: str, spec: str, cores: tuple[int, ...]) -> None:
     if what == "noise":
         print(json.dumps({"variation": _variation(target)}))
         return
-    lanes = max(info.vector_bits // 32, 1)
-    figures = Roof(_peak(target, lanes, cores), _bandwidth(target, info, lanes, len(cores)))
-    print(json.dumps({"gflops": figures.gflops, "bandwidth_gb_s": figures.bandwidth_gb_s}))
+    from tlmd.measure import peak_kernels as kernels
+
+    found = Roof(
+        kernels.multiply_adds(target, info, cores), kernels.bandwidths(target, info, cores)
+    )
+    print(json.dumps(asdict(found)))
 
 
 if __name__ == "__main__":

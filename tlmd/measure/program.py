@@ -11,6 +11,7 @@ import tvm_ffi
 from tvm.s_tir import SBlockRealize
 from tvm.s_tir import meta_schedule as ms
 
+from tlmd.measure.peak import Traffic
 from tlmd.measure.verify import Argument, make_input
 from tlmd.types import Task
 
@@ -78,6 +79,16 @@ def parse(task: Task) -> Program:
     )
     floats = any("float" in dtype for dtype in dtypes)
     return Program(task, module, arguments, reduction, floats)
+
+
+def traffic(task: Task) -> Traffic:
+    """What the task has to compute and to move at least; raises what `parse` does."""
+    arguments = parse(task).arguments
+    constant = sum(arguments[i].nbytes for i in task.constants)
+    read = [a for a in arguments if a.reads] or list(arguments)
+    # A GEMM's or a convolution's operands; what is added afterwards is smaller.
+    widest = max(read, key=lambda a: a.nbytes)
+    return Traffic(task.flops, constant, sum(a.nbytes for a in arguments) - constant, widest.dtype)
 
 
 def make_inputs(program: Program, positive: bool) -> list[Any]:

@@ -15,12 +15,14 @@ from typing import Any
 import tvm
 
 from tlmd.measure import noise, sandbox, verify
+from tlmd.measure.cores import spread, threads
 from tlmd.measure.executable import Executable
 from tlmd.measure.program import Program
 from tlmd.measure.protocol import Setup
 from tlmd.measure.reference import ReferenceKernel
 from tlmd.types import Outcome, Status
 
+_BIG_CORES = 1  # TVM's word for all it may use
 _SWINGS = 1.10  # change of the machine's speed while a candidate was timed from which it is noisy
 
 
@@ -71,12 +73,21 @@ def slot(env: Environment) -> Iterator[None]:
         if env.setup.lend:
             sandbox.confine_siblings(env.setup.build)
         os.sched_setaffinity(0, env.setup.run)
+        _pin_threads(env)
         yield
         os.sched_setaffinity(0, env.setup.build)
         if env.setup.lend:  # nobody times now, so others may build there
             sandbox.confine_siblings((*env.setup.build, *env.setup.run))
     finally:
         os.close(lock)
+
+
+def _pin_threads(env: Environment) -> None:
+    """Start TVM's pool, and put each of its threads on a core of the slot of its own."""
+    if len(env.setup.run) > 1 and env.kernel:
+        # By itself the pool would start with the first parallel loop, after it was pinned.
+        tvm.get_global_func("runtime.config_threadpool")(_BIG_CORES, len(env.setup.run))
+        spread(env.setup.run, threads() - {os.getpid()})
 
 
 def outcome_of(

@@ -1,0 +1,148 @@
+"""The kernels that find a machine's limits: multiply-adds from registers, and streaming memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm.script import from_source, tirx
+
+from tlmd.measure.cores import spread, threads
+from tlmd.types import TargetInfo
+
+_CHAINS = 12  # independent accumulators: latency 4 cycles x 2 units, and some to spare
+_STEPS = 1 << 16  # 0.2 ms: starting threads must not count
+_LARGEST = 256 << 20  # bytes of all arrays of the triad together
+_DRAM = 6  # times the last cache, so that hardly anything of it stays there
+
+# Without noalias every accumulator is stored after each step, which halves the figure.
+_PEAK = """
+@T.prim_func(s_tir=True)
+def main(a: T.Buffer((2,), "{dtype}"), c: T.Buffer(({threads}, {width}), "{dtype}")):
+    T.func_attr({{"global_symbol": "main", "tirx.noalias": True}})
+    for t in T.parallel({threads}):
+        acc = T.alloc_buffer(({width},), "{dtype}", scope="local")
+        for i in T.vectorized({width}):
+            acc[i] = c[t, i]
+        for _ in T.serial({steps}):
+            for u in T.unroll({chains}):
+                for v in T.vectorized({lanes}):
+                    acc[u * {lanes} + v] = acc[u * {lanes} + v] * a[0] + a[1]
+        for i in T.vectorized({width}):
+            c[t, i] = acc[i]
+"""
+# Four products of bytes are added to each accumulator at once.
+_DOT = """
+@T.prim_func(s_tir=True)
+def main(
+    a: T.Buffer(({lanes},), "int32"),
+    b: T.Buffer(({lanes},), "int32"),
+    c: T.Buffer(({threads}, {width}), "int32"),
+):
+    T.func_attr({{"global_symbol": "main", "tirx.noalias": True}})
+    for t in T.parallel({threads}):
+        acc = T.alloc_buffer(({width},), "int32", scope="local")
+        for i in T.vectorized({width}):
+            acc[i] = c[t, i]
+        for _ in T.serial({steps}):
+            for u in T.unroll({chains}):
+                acc[T.ramp(u * {lanes}, 1, {lanes})] = T.call_llvm_pure_intrin(
+                    T.llvm_lookup_intrinsic_id("llvm.x86.avx512.vpdpbusd.512"),
+                    acc[T.ramp(u * {lanes}, 1, {lanes})],
+                    T.reinterpret(a[T.ramp(0, 1, {lanes})], dtype="int8x64"),
+                    T.reinterpret(b[T.ramp(0, 1, {lanes})], dtype="int8x64"),
+                    dtype="int32x{lanes}",
+                )
+        for i in T.vectorized({width}):
+            c[t, i] = acc[i]
+"""
+_TRIAD = """
+@T.prim_func(s_tir=True)
+def main(
+    a: T.Buffer(({threads}, {count}, {lanes}), "float32"),
+    b: T.Buffer(({threads}, {count}, {lanes}), "float32"),
+    c: T.Buffer(({threads}, {count}, {lanes}), "float32"),
+):
+    T.func_attr({{"global_symbol": "main", "tirx.noalias": True}})
+    for t in T.parallel({threads}):
+        for i in T.serial({count}):
+            for v in T.vectorized({lanes}):
+                c[t, i, v] = a[t, i, v] + T.float32(3) * b[t, i, v]
+"""
+
+
+def multiply_adds(target: Any, info: TargetInfo, cores: tuple[int, ...]) -> dict[str, float]:
+    """1e9 operations per second of all cores together, by the dtype of what is multiplied."""
+    found = {}
+    for dtype, size in (("float32", 4), ("float64", 8)):
+        lanes = max(info.vector_bits // 8 // size, 1)
+        found[dtype] = _plain(target, lanes, dtype, cores)
+    if "vnni" in info.isa and info.vector_bits == 512:
+        found["int8"] = _bytes(target, cores)
+    return found
+
+
+def bandwidths(
+    target: Any, info: TargetInfo, cores: tuple[int, ...]
+) -> tuple[tuple[int, float], ...]:
+    """``(bytes, 1e9 bytes per second)``: what streams from where so much fits, nearest first.
+
+    The last one is memory itself. Read and written bytes count, those that a write fetches do not.
+    """
+    last = info.l3_bytes or info.l2_bytes
+    sizes = [n for n in (info.l2_bytes * len(cores), info.l3_bytes) if n]
+    found = [(size, _triad(target, info, cores, size // 2)) for size in sizes]
+    memory = _triad(target, info, cores, min(max(_DRAM * last, 96 << 20), _LARGEST))
+    return (*found, (1 << 62, memory))
+
+
+def _build(source: str, target: Any, **sizes: Any) -> Any:
+    function = from_source(source.format(**sizes), {"T": tirx})
+    return tvm.compile(tvm.IRModule({"main": function}), target).jit()
+
+
+def _spread(cores: tuple[int, ...], built: Any, arrays: list[Any]) -> None:
+    before = threads()
+    built["main"](*arrays)  # the first call starts the threads
+    spread(cores, threads() - before)
+
+
+def _fastest(built: Any, arrays: list[Any], number: int, repeat: int) -> float:
+    timer = built.time_evaluator("main", tvm.cpu(), number=number, repeat=repeat)
+    return float(min(timer(*arrays).results))
+
+
+def _plain(target: Any, lanes: int, dtype: str, cores: tuple[int, ...]) -> float:
+    threads, width = len(cores), lanes * _CHAINS
+    sizes = {"threads": threads, "width": width, "steps": _STEPS, "chains": _CHAINS}
+    built = _build(_PEAK, target, lanes=lanes, dtype=dtype, **sizes)
+    # x / 2 + 1 / 4 stays at 1 / 2: neither infinite nor denormal, which would be slower.
+    a = tvm.runtime.tensor(np.array([0.5, 0.25], dtype))
+    c = tvm.runtime.tensor(np.ones((threads, width), dtype))
+    _spread(cores, built, [a, c])
+    return 2.0 * _STEPS * width * threads / _fastest(built, [a, c], 4, 150) / 1e9
+
+
+def _bytes(target: Any, cores: tuple[int, ...]) -> float:
+    """Products of bytes that are summed in 32 bits."""
+    lanes, threads = 16, len(cores)
+    width = lanes * _CHAINS
+    sizes = {"threads": threads, "width": width, "steps": _STEPS, "chains": _CHAINS}
+    built = _build(_DOT, target, lanes=lanes, **sizes)
+    arrays = [tvm.runtime.tensor(np.zeros(lanes, np.int32)) for _ in range(2)]
+    arrays.append(tvm.runtime.tensor(np.zeros((threads, width), np.int32)))
+    _spread(cores, built, arrays)
+    return 8.0 * _STEPS * width * threads / _fastest(built, arrays, 4, 150) / 1e9
+
+
+def _triad(target: Any, info: TargetInfo, cores: tuple[int, ...], nbytes: int) -> float:
+    """1e9 bytes per second, read and written, of three arrays of `nbytes` together."""
+    lanes, threads = max(info.vector_bits // 32, 1), len(cores)
+    shape = (threads, max(1, nbytes // 3 // (4 * lanes * threads)), lanes)
+    built = _build(_TRIAD, target, threads=threads, count=shape[1], lanes=lanes)
+    arrays = [tvm.runtime.tensor(np.ones(shape, np.float32)) for _ in range(3)]
+    _spread(cores, built, arrays)
+    moved = 3 * 4 * float(np.prod(shape))
+    number = max(1, round(2e6 / moved))
+    return moved / _fastest(built, arrays, number, 15) / 1e9
