@@ -16,12 +16,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from tlmd import children, wire
-from tlmd.types import Candidate, Outcome, Task
+from tlmd.pipeline.jobs import TaskState
+from tlmd.types import Candidate, Record, Task
 
 RUNNERS = ("tlmd", "stock")
 
@@ -37,9 +38,13 @@ class Batch:
 
 @dataclass(frozen=True)
 class Timed:
-    """What a runner said of a batch: seconds per candidate (infinite: failed) and wall clock."""
+    """What a runner said of a batch: seconds per candidate (infinite: failed), and its choice.
+
+    ``stages`` are seconds per candidate; ``run`` is for how long it had the slot.
+    """
 
     seconds: tuple[float, ...]
+    best: int
     wall_s: float
     stages: dict[str, float]
 
@@ -91,8 +96,8 @@ def measure(
         if done.returncode or not lines:
             raise SystemExit(f"{runner} failed: {done.stderr[-800:]}")
         return [
-            Timed(tuple(float(s) for s in seconds), wall, stages)
-            for seconds, wall, stages in json.loads(lines[-1])
+            Timed(tuple(float(s) for s in seconds), best, wall, stages)
+            for seconds, best, wall, stages in json.loads(lines[-1])
         ]
 
 
@@ -110,28 +115,36 @@ def _tlmd(batches: Sequence[Batch], scratch: Path) -> list[Any]:
     ) as measurer:
         for batch in batches:
             begin = time.perf_counter()
-            outcomes = _raced(measurer, batch)
+            state = _raced(measurer, batch)
             wall = time.perf_counter() - begin
+            found = {r.candidate.id: r.outcome for r in state.records}
+            outcomes = [found[c.id] for c in batch.candidates]
             timings = [asdict(o.timing) for o in outcomes]
             stages = {k: sum(t[k] for t in timings) / len(timings) for k in timings[0]}
-            results.append(([o.seconds for o in outcomes], wall, stages))
+            best = batch.candidates.index(state.best.candidate) if state.best else 0
+            results.append(([o.seconds for o in outcomes], best, wall, stages))
     return results
 
 
-def _raced(measurer: Any, batch: Batch) -> list[Outcome]:
-    """Every candidate against the fastest before it, as in the pipeline."""
+def _raced(measurer: Any, batch: Batch) -> TaskState:
+    """Every candidate against the fastest before it, then the finalists, as in the pipeline."""
     from tlmd.measure.client import Job
 
-    found: dict[str, Outcome] = {}
+    state = TaskState(batch.task, [])
 
     def jobs() -> Any:
         for candidate, trace in zip(batch.candidates, batch.traces, strict=True):
-            best = min((o.seconds for o in found.values() if o.verified), default=None)
+            best = state.best.outcome.seconds if state.best else None
             yield Job(batch.task, candidate, trace, best)
 
     for job, outcome in measurer.measure(jobs()):
-        found[job.candidate.id] = outcome
-    return [found[c.id] for c in batch.candidates]
+        state.add([Record(job.candidate, outcome)])
+    while racers := state.begin_race():
+        outcomes = measurer.final(batch.task, [r.candidate for r in racers])
+        state.refresh(
+            replace(r, outcome=o) for r, o in zip(racers, outcomes, strict=bool(outcomes))
+        )
+    return state
 
 
 def _stock(batches: Sequence[Batch], scratch: Path) -> list[Any]:
@@ -155,6 +168,7 @@ def _stock(batches: Sequence[Batch], scratch: Path) -> list[Any]:
             modules = modules[: 2 * workers]
         begin = time.perf_counter()
         built = builder.build([ms.builder.BuilderInput(m, target) for m in modules])
+        half = time.perf_counter()
         futures = runner.run(
             [
                 ms.runner.RunnerInput(b.artifact_path, "cpu", _arguments(module))
@@ -172,7 +186,9 @@ def _stock(batches: Sequence[Batch], scratch: Path) -> list[Any]:
             seconds.append(sum(samples) / len(samples) if samples else float("inf"))
         wall = time.perf_counter() - begin
         if number:
-            results.append((seconds, wall, {}))
+            build = half - begin
+            stages = {"build": build / len(seconds), "run": (wall - build) / len(seconds)}
+            results.append((seconds, seconds.index(min(seconds)), wall, stages))
     return results
 
 

@@ -21,11 +21,12 @@ from tlmd.workloads.identity import task_id
 
 
 def tasks(target: TargetInfo) -> list[Task]:
-    """A dense layer, a convolution and a softmax, as they occur in BERT and ResNet."""
+    """Programs as they occur in BERT, ResNet and MobileNet."""
     return [
         _task("gemm 128x768x768 + relu", _gemm(128, 768, 768), target),
         _task("conv2d 56x56x64x64 3x3", _convolution(56, 64, 3), target),
         _task("softmax 1536x128", _softmax(1536, 128), target),
+        _task("depthwise 56x56x128 3x3", _depthwise(56, 128, 3), target),
     ]
 
 
@@ -69,6 +70,12 @@ def _convolution(size: int, channels: int, kernel: int) -> list[Any]:
     x = te.placeholder((1, size, size, channels), name="x")
     w = te.placeholder((kernel, kernel, channels, channels), name="w")
     return [x, w, topi.nn.conv2d_nhwc(x, w, 1, kernel // 2, 1)]
+
+
+def _depthwise(size: int, channels: int, kernel: int) -> list[Any]:
+    x = te.placeholder((1, size, size, channels), name="x")
+    w = te.placeholder((kernel, kernel, channels, 1), name="w")
+    return [x, w, topi.nn.depthwise_conv2d_nhwc(x, w, 1, kernel // 2, 1)]
 
 
 def _softmax(rows: int, columns: int) -> list[Any]:

@@ -14,7 +14,7 @@ from tests import modules
 from tlmd.errors import BadInput
 from tlmd.language.prompt import prompt
 from tlmd.language.sentence import choice_mask, decode, encode
-from tlmd.model import checkpoint, network
+from tlmd.model import checkpoint, network, training
 from tlmd.model.checkpoint import Checkpoint
 from tlmd.model.decoder import Decoder
 from tlmd.model.ranker import Measured, Ranker
@@ -139,6 +139,18 @@ def test_the_ranker_orders_an_unseen_task() -> None:
     adapted = ranker.adapt([unseen])
     assert np.isfinite(adapted.score(unseen.features)).all()
     assert (Ranker().score(unseen.features) == 0).all()
+
+
+def test_what_counts_little_is_little_believed() -> None:
+    features = np.repeat(np.float32([[0, 1], [1, 0]]), 20, axis=0)
+    seconds = np.repeat([1.0, 2.0], 20)
+    lies = Measured(features, seconds[::-1].copy(), np.full(40, 0.3, np.float32))
+    ranker = Ranker().fit([Measured(features, seconds), lies])
+    first, second = ranker.score(np.float32([[0, 1], [1, 0]]))
+    assert first > second
+    shown = [Demonstration((1,), (i,), (True,), weight) for i, weight in ((2, 1.0), (3, 0.0))]
+    drawn = training._drawn(Random(0), shown * 10, 24)
+    assert len(drawn) == 20 and {d.sentence for d in drawn} == {(2,)}
 
 
 def test_checkpoints_survive_the_disk_and_damage_is_noticed(tmp_path: Path) -> None:

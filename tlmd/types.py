@@ -83,6 +83,8 @@ class Sketch:
 
 
 Decision = tuple[int, ...]
+NOISY_WEIGHT = 0.3
+"""What a noisy time counts in training."""
 
 
 @dataclass(frozen=True)
@@ -214,6 +216,11 @@ class Outcome:
         if not self.ok or not self.samples:
             return float("inf")
         return self.estimate or min(self.samples) / self.drift
+
+    @property
+    def weight(self) -> float:
+        """How much a model that learns from it should believe it, 0 to 1."""
+        return NOISY_WEIGHT if self.noisy else 1.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -114,14 +114,13 @@ class Generator:
 
     def table(self, task: Task, records: list[Record]) -> Measured:
         """Features and seconds of the records that have a program."""
-        rows, seconds = [], []
-        for record in records:
-            row = self._row(task, record.candidate)
-            if row is not None:
-                rows.append(row)
-                seconds.append(record.outcome.seconds)
-        features = np.stack(rows) if rows else np.zeros((0, WIDTH), np.float32)
-        return Measured(features, np.array(seconds, np.float64))
+        rows = [self._row(task, record.candidate) for record in records]
+        pairs = [(r, row) for r, row in zip(records, rows, strict=True) if row is not None]
+        return Measured(
+            np.stack([row for _, row in pairs]) if pairs else np.zeros((0, WIDTH), np.float32),
+            np.array([r.outcome.seconds for r, _ in pairs], np.float64),
+            np.array([r.outcome.weight for r, _ in pairs], np.float32),
+        )
 
     def _row(self, task: Task, candidate: Candidate) -> Floats | None:
         if candidate.id not in self._rows:

@@ -31,9 +31,9 @@ class Encoded:
     decided: tuple[bool, ...]
     allowed: tuple[tuple[int, ...], ...]
 
-    def demonstration(self, quality: str) -> Demonstration:
+    def demonstration(self, quality: str, weight: float = 1.0) -> Demonstration:
         """The candidate to imitate, said to be of this quality (a word such as ``quality:7``)."""
-        return Demonstration(self.prompt, (IDS[quality], *self.words), self.decided)
+        return Demonstration(self.prompt, (IDS[quality], *self.words), self.decided, weight)
 
     def question(self, quality: str) -> Question:
         """The candidate to be examined on."""

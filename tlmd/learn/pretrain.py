@@ -107,18 +107,19 @@ def sentences(
         space = generator.space(task)
         encoder = Encoder(space)
         into = kept_out if number % _VALIDATION == 0 else training
-        for candidate, quality in _graded(generator, space, records[task.id], rng, count):
+        graded = _graded(generator, space, records[task.id], rng, count)
+        for candidate, quality, weight in graded:
             encoded = encoder.encode(candidate)
             if encoded is not None:
-                into.append(encoded.demonstration(quality))
+                into.append(encoded.demonstration(quality, weight))
     return training, kept_out
 
 
 def _graded(
     generator: Generator, space: TaskSpace, records: list[Record], rng: Random, count: int
-) -> list[tuple[Candidate, str]]:
-    """Measured candidates with their quality, random ones with the predicted quality."""
-    graded = [(chosen.record.candidate, chosen.quality) for chosen in by_quality(records)]
+) -> list[tuple[Candidate, str, float]]:
+    """Measured candidates with quality and weight, random ones with the predicted quality."""
+    graded = [(c.record.candidate, c.quality, c.record.outcome.weight) for c in by_quality(records)]
     drawn: dict[str, Candidate] = {}
     schedules = []
     for _ in range(count):
@@ -133,7 +134,7 @@ def _graded(
     # The scale of a score is log speed, so differences are ratios of times.
     top = float(scores.max()) if len(scores) else 0.0
     graded += [
-        (candidate, quality_word(1.0, math.exp(top - float(score))))
+        (candidate, quality_word(1.0, math.exp(top - float(score))), 1.0)
         for candidate, score in zip(drawn.values(), scores, strict=True)
     ]
     return graded

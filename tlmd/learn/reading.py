@@ -67,7 +67,7 @@ class Reader:
         return Lesson(
             task.id,
             max((r.created for r in records), default=0.0),
-            tuple(self._words(c).demonstration(c.quality) for c in shown),
+            tuple(self._words(c).demonstration(c.quality, c.record.outcome.weight) for c in shown),
             tuple(self._words(c).question(c.quality) for c in asked),
             self._generator.table(task, programs),
         )

@@ -99,7 +99,8 @@ def outcome_of(
         Status.OK,
         samples=tuple(samples),
         drift=statistics.fmean(drifts),
-        noisy=found.spread > noise.NOISY or swing > _SWINGS,
+        # One or two repeats show that a candidate is slow; how slow is not what they are for.
+        noisy=(found.spread > noise.NOISY and len(samples) > 2) or swing > _SWINGS,
         energy_j=joules / runs if joules is not None else None,
         estimate=found.seconds,
         low=found.low,

@@ -30,10 +30,14 @@ _FAILED = 0.5  # a failure counts as this much (in log speed) slower than the sl
 
 @dataclass(frozen=True)
 class Measured:
-    """What was measured of a task: ``features [n, width]``, ``seconds [n]`` (infinite: failed)."""
+    """What was measured of a task: ``features [n, width]``, ``seconds [n]`` (infinite: failed).
+
+    ``weights [n]`` say how much each counts (0 to 1); None: all alike.
+    """
 
     features: Floats
     seconds: NDArray[np.float64]
+    weights: Floats | None = None
 
 
 class Ranker:
@@ -82,7 +86,9 @@ class Ranker:
         if not usable:
             return base
         labels = np.concatenate([_labels(task.seconds) for task in usable])
-        data = xgboost.DMatrix(np.concatenate([task.features for task in usable]), labels)
+        weights = np.concatenate([_weights(task) for task in usable])
+        features = np.concatenate([task.features for task in usable])
+        data = xgboost.DMatrix(features, labels, weight=weights)
         callbacks = [_Stop(stop)] if stop else []
         parameters = {**_PARAMETERS, "seed": seed}
         return xgboost.train(parameters, data, rounds, xgb_model=base, callbacks=callbacks)
@@ -110,6 +116,10 @@ class _Stop(xgboost.callback.TrainingCallback):  # type: ignore[misc]
 
     def after_iteration(self, _model: Any, _epoch: int, _log: Any) -> bool:
         return self._stop()
+
+
+def _weights(task: Measured) -> Floats:
+    return np.ones(len(task.seconds), np.float32) if task.weights is None else task.weights
 
 
 def _labels(seconds: NDArray[np.float64]) -> Floats:

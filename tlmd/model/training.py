@@ -21,11 +21,15 @@ _IGNORED = -100
 
 @dataclass(frozen=True)
 class Demonstration:
-    """One sentence to imitate: prompt, sentence and which of its tokens are decided."""
+    """One sentence to imitate: prompt, sentence and which of its tokens are decided.
+
+    ``weight`` is how often it is shown, in proportion to others of its prompt.
+    """
 
     prompt: tuple[int, ...]
     sentence: tuple[int, ...]
     decided: tuple[bool, ...]
+    weight: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -76,9 +80,7 @@ class Trainer:
             for parameters in optimiser.param_groups:
                 parameters["lr"] = _learning_rate(plan, step)
             chosen = rng.choices(prompts, k=plan.prompts_per_step)
-            batches = [
-                rng.choices(groups[p], k=min(plan.per_prompt, len(groups[p]))) for p in chosen
-            ]
+            batches = [_drawn(rng, groups[p], plan.per_prompt) for p in chosen]
             losses.append(self._step(batches, optimiser))
             if on_step is not None and not on_step(step, losses[-1]):
                 break
@@ -134,6 +136,11 @@ def predictions(decoder: Decoder, batch: Sequence[Demonstration]) -> tuple[Tenso
     targets = targets.to(decoder.device)
     wanted = targets[:, 1:] != _IGNORED
     return decoder.logits(hidden[:, :-1][wanted]), targets[:, 1:][wanted]
+
+
+def _drawn(rng: random.Random, group: Sequence[Demonstration], count: int) -> list[Demonstration]:
+    weights = [d.weight for d in group]
+    return rng.choices(group, weights, k=min(count, len(group)))
 
 
 def _by_prompt(

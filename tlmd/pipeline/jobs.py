@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from tlmd.ranking import fastest, finalists
 from tlmd.types import Baseline, Proposal, Record, Status, Task
 
-_FINALS = 2  # races of one task at the end of a job
+_FINALS = 1  # races of one task before a job has done with it: each builds its finalists anew
 _BARREN = 4  # turns without a program, all refused, before a task is given up
 
 

@@ -1,0 +1,207 @@
+"""How far a ranking can be trusted while the machine drifts: tlmd against the stock runner.
+
+The same candidates of four tasks are ranked twice by each, in turns, while a process on another
+core hogs the memory bus every other few seconds and the clock that all of them read speeds up and
+slows down by 15 % (a preloaded library stretches it: what a changing frequency looks like). The
+truth comes first, from a quiet machine: all candidates of a task built in one process and timed in
+interleaved rounds. Reported are the rank correlation (Spearman) of the two rankings, that of each
+with the truth, and how often the one that was chosen is within 2 % of the true best.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import multiprocessing
+import os
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks import report
+from benchmarks.runners import RUNNERS, Batch, Timed, candidates, measure
+from tlmd import children, wire
+
+_TRUTH = "--truth"
+_NEAR = 1.02
+_ROUNDS, _HOPELESS = 15, 4.0  # rounds of the truth; times slower than the best: no more of them
+_HOG_S, _HOG_BYTES = 3.0, 256 << 20
+_STRETCH = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <math.h>
+#include <time.h>
+static int (*real)(clockid_t, struct timespec *);
+int clock_gettime(clockid_t id, struct timespec *out) {
+  if (!real) real = dlsym(RTLD_NEXT, "clock_gettime");
+  int code = real(id, out);
+  if (code || id != CLOCK_MONOTONIC) return code;
+  double t = out->tv_sec % 100000 + out->tv_nsec * 1e-9;
+  double shift = 0.15 * 20.0 / 6.283185307179586 * sin(6.283185307179586 * t / 20.0);
+  long long ns = out->tv_sec * 1000000000LL + out->tv_nsec + (long long)(shift * 1e9);
+  out->tv_sec = ns / 1000000000LL;
+  out->tv_nsec = ns % 1000000000LL;
+  return code;
+}
+"""
+
+
+def main() -> int:
+    """Measure, print, write."""
+    parser = report.parser(__doc__)
+    parser.add_argument("--candidates", type=int, default=40, help="per task (default 40)")
+    parser.add_argument("--rankings", type=int, default=2, help="of each task (default 2)")
+    options = parser.parse_args()
+    here = report.machine()
+    from benchmarks import setting
+    from tlmd.measure.cores import plan_cores
+    from tlmd.space.target import resolve
+
+    layout = plan_cores()
+    cores = tuple(sorted(os.sched_getaffinity(0)))
+    checkpoint = setting.load(options.checkpoint, options.untrained)
+    count = options.candidates
+    batches = [
+        candidates(task, count, count // 2, checkpoint, options.seed)
+        for task in setting.tasks(resolve("native", len(layout.run)))
+    ]
+    truth = [_truth(batch, layout.run) for batch in batches]
+    rankings: dict[str, list[list[Timed]]] = {runner: [] for runner in RUNNERS}
+    with _disturbed(layout.build) as environment:
+        for number in range(options.rankings):
+            for runner in RUNNERS if number % 2 else RUNNERS[::-1]:
+                rankings[runner].append(measure(runner, batches, cores, environment))
+                print(f"{runner}: ranking {number + 1}", file=sys.stderr)
+    rows = [
+        _row(runner, batch.task.name, truth[i], [ranking[i] for ranking in rankings[runner]])
+        for i, batch in enumerate(batches)
+        for runner in RUNNERS
+    ]
+    report.show("rankings under drift", rows)
+    means = {runner: _mean([r for r in rows if r["runner"] == runner]) for runner in RUNNERS}
+    report.show("means", [{"runner": runner, **mean} for runner, mean in means.items()])
+    result = {
+        "benchmark": "noise",
+        "machine": here,
+        "candidates": count,
+        "rows": rows,
+        "means": means,
+        "ratio": means["tlmd"]["again"] / means["stock"]["again"],
+        "meaning": "rank correlation of two rankings, tlmd's over the stock runner's",
+    }
+    report.finish(result, options.json)
+    return 0
+
+
+def _row(runner: str, task: str, truth: list[float], found: list[Timed]) -> dict[str, Any]:
+    pairs = [_spearman(a.seconds, b.seconds) for i, a in enumerate(found) for b in found[i + 1 :]]
+    regret = [truth[f.best] / min(truth) for f in found]
+    return {
+        "task": task,
+        "runner": runner,
+        "again": statistics.fmean(pairs),
+        "with the truth": statistics.fmean(_spearman(f.seconds, truth) for f in found),
+        "best within 2 %": statistics.fmean(r <= _NEAR for r in regret),
+        "regret %": 100 * (statistics.fmean(regret) - 1),
+        "seconds": statistics.fmean(f.wall_s for f in found),
+    }
+
+
+def _mean(rows: list[dict[str, Any]]) -> dict[str, float]:
+    return {
+        key: statistics.fmean(row[key] for row in rows)
+        for key in rows[0]
+        if key not in ("task", "runner")
+    }
+
+
+def _spearman(one: Any, other: Any) -> float:
+    """Rank correlation; failures rank last."""
+    ranks = [np.argsort(np.argsort(np.array(v, float), kind="stable")) for v in (one, other)]
+    return float(np.corrcoef(*ranks)[0, 1])
+
+
+@contextlib.contextmanager
+def _disturbed(cores: tuple[int, ...]) -> Iterator[dict[str, str]]:
+    """A hog on `cores`; yields the environment in which the clock is stretched."""
+    hog = multiprocessing.get_context("spawn").Process(target=_hog, args=(cores,), daemon=True)
+    with tempfile.TemporaryDirectory(prefix="tlmd-bench-") as scratch:
+        source, library = Path(scratch) / "stretch.c", Path(scratch) / "stretch.so"
+        source.write_text(_STRETCH)
+        command = ["gcc", "-O2", "-shared", "-fPIC", str(source), "-o", str(library), "-ldl", "-lm"]
+        subprocess.run(command, check=True)
+        hog.start()
+        try:
+            yield {"LD_PRELOAD": str(library)}
+        finally:
+            hog.terminate()
+            hog.join()
+
+
+def _hog(cores: tuple[int, ...]) -> None:
+    os.sched_setaffinity(0, cores)
+    source = np.ones(_HOG_BYTES // 8)
+    target = np.empty_like(source)
+    while True:
+        end = time.time() + _HOG_S
+        while time.time() < end:
+            np.copyto(target, source)
+        time.sleep(_HOG_S)
+
+
+def _truth(batch: Batch, cores: tuple[int, ...]) -> list[float]:
+    """Seconds of every candidate, all in one process, in interleaved rounds."""
+    with tempfile.TemporaryDirectory(prefix="tlmd-bench-") as scratch:
+        given = Path(scratch) / "batch"
+        given.write_bytes(wire.pack(batch))
+        done = subprocess.run(
+            [sys.executable, "-m", "benchmarks.noise", _TRUTH, str(given)],
+            env=children.running_tvm(len(cores)),
+            cwd=Path(__file__).parents[1],
+            capture_output=True,
+            text=True,
+            check=True,
+            preexec_fn=lambda: os.sched_setaffinity(0, cores),
+        )
+    found: list[float] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def _be_the_truth(given: Path) -> list[float]:
+    import tvm
+
+    from tlmd.measure.executable import Executable
+    from tlmd.measure.program import parse
+    from tlmd.measure.timing import per_repeat
+    from tlmd.space.schedule import build_module
+    from tlmd.space.target import tvm_target
+
+    batch = wire.unpack(Batch, given.read_bytes())
+    program, target = parse(batch.task), tvm_target(batch.task.target)
+    programs = []
+    for trace in batch.traces:
+        module = build_module(program.module, trace, target)
+        programs.append(Executable(tvm.compile(module, target).jit(), program, tvm.cpu(), False))
+        programs[-1].allocate(None)
+    best = [min(one.first_run()[0], one.once()) for one in programs]
+    rng = random.Random(0)
+    for _ in range(_ROUNDS):
+        fast = [i for i, s in enumerate(best) if s < _HOPELESS * min(best)]
+        for index in rng.sample(fast, len(fast)):
+            best[index] = min(best[index], programs[index].run(per_repeat(best[index])))
+    return best
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == [_TRUTH]:
+        print(json.dumps(_be_the_truth(Path(sys.argv[2]))))
+        sys.exit(0)
+    sys.exit(main())
