@@ -107,21 +107,33 @@ class Measuring:
             if worker.accepts(state.task.target):
                 self._races.remove(state)
                 return RaceOrder(state.task, state.begin_race())
+        orders = self._board.busy.get(worker.name, ())
+        if not any(isinstance(o, BaselineOrder) for o in orders):
+            # One at a time beside candidates, so that those of the next batch do not wait for it.
+            for batch in self._board.batches:
+                if (baseline := self._baseline_of(batch, worker)) is not None:
+                    return baseline
         for batch in self._board.batches:
             order = batch.take(lambda order: self._suits(worker, order))
             if order is not None:
                 self._begin(batch)
                 best = self._board.state(order.task).best
                 return replace(order, incumbent_s=best.outcome.seconds if best else None)
-            for turn in batch.turns:
-                baseline = self._baselines.get(turn.state.task.key)
-                if baseline is not None and worker.accepts(baseline.task.target):
-                    return self._baselines.pop(baseline.task.key)
+            if (baseline := self._baseline_of(batch, worker)) is not None:
+                return baseline
             if self._board.rules.strict and not batch.is_complete:
                 return None  # a step ends when all of its batch is measured
         for key, baseline in self._baselines.items():
             if worker.accepts(baseline.task.target):
                 return self._baselines.pop(key)
+        return None
+
+    def _baseline_of(self, batch: Batch, worker: Worker) -> BaselineOrder | None:
+        """A baseline that candidates of the batch wait for."""
+        for turn in batch.turns:
+            baseline = self._baselines.get(turn.state.task.key)
+            if baseline is not None and worker.accepts(baseline.task.target):
+                return self._baselines.pop(baseline.task.key)
         return None
 
     def _suits(self, worker: Worker, order: MeasureOrder) -> bool:
