@@ -26,7 +26,7 @@ class GeneratorActor:
     ) -> None:
         use_threads(1)
         c = GenerateConfig.model_validate(config)
-        policy = Policy(c.over, c.refined, c.explore, c.incumbents, c.temperature)
+        policy = Policy(c.over, c.refined, c.explore, c.incumbents, c.temperature, c.uniform)
         blob = ray.get(registry.control.remote("blob", -1))
         self._generator = Generator(checkpoints.from_bytes(blob.tobytes()), policy, seed)
 

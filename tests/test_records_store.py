@@ -8,6 +8,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -168,6 +169,10 @@ def test_a_transaction_is_all_or_nothing(store: RecordStore) -> None:
 def test_data_sets_travel(store: RecordStore, tmp_path: Path) -> None:
     store.add_tasks([task("t")])
     store.add_records([record(0), record(1, None), record(0, 2e-3, batch=1, created=1)])
+    with_features = replace(record(1, None), features=b"12")
+    store.add_records([with_features])
+    assert with_features in store.all_records(), "they are left out of data sets only"
+    store.add_records([record(1, None)])
     assert store.export_dataset(tmp_path / "set.tlmd") == Counts(1, 3, 1)
     with RecordStore(tmp_path / "other" / "records.db") as other:
         for _ in range(2):

@@ -55,7 +55,9 @@ class GenerateConfig(_Section):
     """Writing candidates. An empty checkpoint is the one that ships.
 
     For each candidate that is measured `over` are written and ranked; between `least` and `most`
-    when the generators have too little or too much time.
+    when the generators have too little or too much time. Of them `refined` (a share) are neighbours
+    of the best `incumbents`, `uniform` are random, the rest is the TLM's; of those that are kept
+    `explore` are not the ranker's choice.
     """
 
     checkpoint: str = ""
@@ -63,6 +65,7 @@ class GenerateConfig(_Section):
     least: int = Field(3, ge=1)
     most: int = Field(16, ge=1)
     refined: float = Field(0.5, ge=0, le=1)
+    uniform: float = Field(0.2, ge=0, le=1)
     explore: float = Field(0.12, ge=0, le=1)
     incumbents: int = Field(3, ge=1)
     temperature: float = Field(1.0, gt=0)

@@ -230,7 +230,7 @@ class Record:
     ``version`` is the checkpoint that wrote the candidate (-1: a search step or an import),
     ``module_hash`` the hash of the final module (equal modules are never built twice),
     ``created`` seconds since the epoch, ``lag`` how many versions newer than the writer there were
-    when it was measured.
+    when it was measured. ``features`` are the ranker's, as float16; empty where nobody kept them.
 
     Example: ``Record(candidate, outcome, version=0, batch=3, fingerprint="9c1d")``.
     """
@@ -243,6 +243,7 @@ class Record:
     module_hash: str = ""
     created: float = 0.0
     lag: int = 0
+    features: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,7 +252,7 @@ class Proposal:
 
     ``trace`` is the JSON text of ``[instructions, decisions]`` before the postprocessors, ``score``
     the ranker's, ``version`` the checkpoint that wrote it (-1: local refinement) and ``ranked`` the
-    checkpoint whose ranker picked it.
+    checkpoint whose ranker picked it; ``features`` are what it looked at, as float16.
 
     Example: ``Proposal(candidate, "[[...], [...]]", "77ab...", version=2, score=0.4, ranked=2)``.
     """
@@ -262,6 +263,7 @@ class Proposal:
     version: int
     score: float = 0.0
     ranked: int = 0
+    features: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)

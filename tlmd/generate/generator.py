@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import time
 from collections import OrderedDict
@@ -20,6 +21,8 @@ from tlmd.space.features import WIDTH, FeatureExtractor
 from tlmd.space.space import InvalidCandidate, TaskSpace, module_hash
 from tlmd.types import Candidate, Outcome, Proposal, Record, Status, Task
 
+_KEPT = np.float16  # of features: logarithms, for which three digits do
+_LARGEST = 65504.0
 _SPACES = 64  # task spaces kept in memory
 SEARCHED = -1  # the version of a candidate that refinement wrote, not the TLM
 
@@ -29,8 +32,8 @@ class Policy:
     """How candidates are chosen.
 
     ``over`` proposals are written for each one kept, ``refined`` is the share of them that comes
-    from the incumbents' neighbourhood once there are any, ``explore`` the share of the kept ones
-    that the ranker has no say in.
+    from the incumbents' neighbourhood once there are any, ``uniform`` the share that is drawn at
+    random, and ``explore`` the share of the kept ones that the ranker has no say in.
     """
 
     over: int = 8
@@ -38,6 +41,7 @@ class Policy:
     explore: float = 0.12
     incumbents: int = 3
     temperature: float = 1.0
+    uniform: float = 0.2
 
 
 @dataclass
@@ -109,12 +113,12 @@ class Generator:
                 schedules.append(schedule)
                 trace = space.trace_json(candidate)
                 pool.append(Proposal(candidate, trace, digest, version, ranked=self.version))
-        scores = self.checkpoint.ranker.score(self.extractor(task).rows(schedules))
-        return self._pick(pool, scores, count), refused
+        rows = self.extractor(task).rows(schedules)
+        return self._pick(pool, rows, count), refused
 
     def table(self, task: Task, records: list[Record]) -> Measured:
         """Features and seconds of the records that have a program."""
-        rows = [self._row(task, record.candidate) for record in records]
+        rows = [self._row(task, record) for record in records]
         pairs = [(r, row) for r, row in zip(records, rows, strict=True) if row is not None]
         return Measured(
             np.stack([row for _, row in pairs]) if pairs else np.zeros((0, WIDTH), np.float32),
@@ -122,7 +126,11 @@ class Generator:
             np.array([r.outcome.weight for r, _ in pairs], np.float32),
         )
 
-    def _row(self, task: Task, candidate: Candidate) -> Floats | None:
+    def _row(self, task: Task, record: Record) -> Floats | None:
+        """The features of a record, computed where it has none; None without a program."""
+        if len(record.features) == WIDTH * np.dtype(_KEPT).itemsize:
+            return np.frombuffer(record.features, _KEPT).astype(np.float32)
+        candidate = record.candidate
         if candidate.id not in self._rows:
             try:
                 schedule = self.space(task).finish(candidate)
@@ -146,6 +154,8 @@ class Generator:
         incumbents = _fastest(records, policy.incumbents)
         near = int(total * policy.refined) if incumbents else 0
         written = [(c, SEARCHED) for c in self._neighbours(space, incumbents, near)]
+        # A TLM that has settled on something wrong must not be all that the ranker can choose from.
+        written += [(c, SEARCHED) for c in self._drawn(space, int(total * policy.uniform))]
         request = Request(
             space.task.id,
             tuple(prompt(space.computation, space.task.target, space.sketches)),
@@ -155,6 +165,13 @@ class Generator:
             temperature=policy.temperature,
         )
         return written + [(s.candidate, self.version) for s in self._sampler.sample(request)]
+
+    def _drawn(self, space: TaskSpace, count: int) -> list[Candidate]:
+        found = []
+        for _ in range(count):
+            with contextlib.suppress(InvalidCandidate):
+                found.append(space.random(self._rng))
+        return found
 
     def _neighbours(
         self, space: TaskSpace, incumbents: list[Candidate], count: int
@@ -172,15 +189,20 @@ class Generator:
                 found[moved.id] = moved
         return list(found.values())
 
-    def _pick(self, pool: list[Proposal], scores: Floats, count: int) -> list[Proposal]:
+    def _pick(self, pool: list[Proposal], rows: Floats, count: int) -> list[Proposal]:
         """The ranker's top, and a share drawn at random so that its mistakes show."""
+        scores = self.checkpoint.ranker.score(rows)
         order = [int(i) for i in np.argsort(-scores, kind="stable")]
         if not self.checkpoint.ranker.trained:
             self._rng.shuffle(order)
         explore = min(round(count * self.policy.explore), max(len(order) - count, 0))
         top, rest = order[: count - explore], order[count - explore :]
         picked = top + self._rng.sample(rest, min(explore, len(rest)))
-        return [replace(pool[i], score=float(scores[i])) for i in picked]
+        return [replace(pool[i], score=float(scores[i]), features=_kept(rows[i])) for i in picked]
+
+
+def _kept(row: Floats) -> bytes:
+    return np.clip(row, -_LARGEST, _LARGEST).astype(_KEPT).tobytes()
 
 
 def _fastest(records: Sequence[Record], count: int) -> list[Candidate]:

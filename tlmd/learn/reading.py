@@ -75,7 +75,8 @@ class Reader:
     def _read(self, task: Task, record: Record, encoder: Encoder) -> None:
         encoded = encoder.encode(record.candidate)
         # The generator keeps the features that it makes here; there are none without a program.
-        if encoded is not None and not len(self._generator.table(task, [record]).seconds):
+        unknown = encoded is not None and not record.features
+        if unknown and not len(self._generator.table(task, [record]).seconds):
             self._refused.add(record.candidate.id)
         self._encoded[record.candidate.id] = encoded
 

@@ -208,6 +208,7 @@ class Measuring:
                 module_hash=p.module_hash,
                 created=time.time(),
                 lag=max(0, self._learning.version - p.ranked),
+                features=p.features,
             )
             for p, outcome in outcomes
         ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -191,8 +191,12 @@ class RecordStore(Database):
     # data sets
 
     def export_dataset(self, path: Path) -> Counts:
-        """Write all tasks and records to one msgpack file, whole or not at all."""
-        tasks, records = self.tasks(), self.all_records()
+        """Write all tasks and records to one msgpack file, whole or not at all.
+
+        Without features: they are the largest part of a record and can be computed again.
+        """
+        tasks = self.tasks()
+        records = [replace(record, features=b"") for record in self.all_records()]
         write_dataset(path, tasks, records)
         failed = sum(not record.outcome.ok for record in records)
         return Counts(len(tasks), len(records), failed)
