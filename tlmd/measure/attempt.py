@@ -12,9 +12,8 @@ import tvm
 from tlmd.measure import timing, verify
 from tlmd.measure.energy import EnergyMeter
 from tlmd.measure.executable import Executable
-from tlmd.measure.program import Program
 from tlmd.measure.protocol import NO_REFERENCE, Stage, Work, send
-from tlmd.measure.rig import Environment, Stopwatch, build, outcome_of, slot
+from tlmd.measure.rig import Workplace, outcome_of
 from tlmd.space.schedule import build_module
 from tlmd.types import Outcome, Status
 
@@ -28,46 +27,25 @@ FirstRun = tuple[float, list[Any]]
 class Attempt:
     """One candidate on its way through the stages."""
 
-    def __init__(
-        self,
-        env: Environment,
-        work: Work,
-        program: Program,
-        inputs: list[Any] | None,
-        report_fd: int,
-        watch: Stopwatch,
-    ) -> None:
-        self._env = env
+    def __init__(self, place: Workplace, work: Work) -> None:
+        self._place = place
+        self._env = place.env
+        self._program = place.program
         self._work = work
-        self._program = program
-        self._inputs = inputs
-        self._report_fd = report_fd
-        self._watch = watch
-        self.built = False
 
     def measure(self) -> tuple[Outcome, ...]:
         """The outcome of the candidate. Raises whatever went wrong."""
-        module = self._schedule()
-        self._watch.lap("schedule")
-        executable = build(self._env, self._program, module)
-        self.built = True
-        self._watch.lap("build")
         reference = self._env.store.get(self._program.task_id)
         positive = reference.positive if reference else False
-        executable.allocate(self._inputs, positive)
-        self._watch.lap("allocate")
-        send(self._report_fd, Stage("waiting"))
-        with slot(self._env):
-            self._watch.lap("wait")
-            send(self._report_fd, Stage("running"))
+        (executable,) = self._place.prepare([self._schedule()], positive)
+        with self._place.timing():
             first = self._first_run(executable)
             if self._work.is_baseline and reference is None:
                 first, positive = self._sensible(executable, first)
             outcome, outputs = self._time(executable, first)
-            self._watch.lap("run")
-        send(self._report_fd, Stage("checking"))
+        send(self._place.report_fd, Stage("checking"))
         outcome = self._check(outcome, outputs, reference, positive)
-        self._watch.lap("check")
+        self._place.watch.lap("check")
         return (outcome,)
 
     def _schedule(self) -> Any:

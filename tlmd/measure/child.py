@@ -16,7 +16,7 @@ from tlmd.measure.attempt import Attempt
 from tlmd.measure.program import Program
 from tlmd.measure.protocol import Final, Verdict, Work, send
 from tlmd.measure.race import Race
-from tlmd.measure.rig import Environment, Stopwatch
+from tlmd.measure.rig import Environment, Stopwatch, Workplace
 from tlmd.space.schedule import InvalidCandidate
 from tlmd.types import Outcome, Status, Timing
 
@@ -34,19 +34,16 @@ def run(
     sandbox.shield(env.setup, work.is_baseline, log_fd)
     watch = Stopwatch(forked_s)
     watch.lap("start")
-    attempt: Attempt | Race
-    if isinstance(work, Final):
-        attempt = Race(env, work, program, inputs, report_fd, watch)
-    else:
-        attempt = Attempt(env, work, program, inputs, report_fd, watch)
+    place = Workplace(env, program, inputs, report_fd, watch)
     try:
-        outcomes = attempt.measure()
+        kind = Race(place, work) if isinstance(work, Final) else Attempt(place, work)
+        outcomes = kind.measure()
     except InvalidCandidate as error:
         outcomes = (Outcome(Status.INVALID, detail=_one_line(error)),)
     except MemoryError as error:
         outcomes = (Outcome(Status.OUT_OF_MEMORY, detail=_one_line(error) or "MemoryError"),)
     except Exception as error:
-        outcomes = (Outcome(_blame(error, attempt.built), detail=_one_line(error)),)
+        outcomes = (Outcome(_blame(error, place.built), detail=_one_line(error)),)
     timing = Timing(**watch.stages)
     with contextlib.suppress(OSError):
         verdict = tuple(replace(outcome, timing=timing) for outcome in outcomes)

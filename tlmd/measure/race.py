@@ -5,12 +5,10 @@ from __future__ import annotations
 import math
 import statistics
 from dataclasses import replace
-from typing import Any
 
 from tlmd.measure import finals
-from tlmd.measure.program import Program
-from tlmd.measure.protocol import Final, Stage, send
-from tlmd.measure.rig import Environment, Stopwatch, build, outcome_of, slot
+from tlmd.measure.protocol import Final
+from tlmd.measure.rig import Workplace, outcome_of
 from tlmd.measure.timing import Samples
 from tlmd.space.schedule import build_module
 from tlmd.space.space import TaskSpace
@@ -20,50 +18,24 @@ from tlmd.types import Outcome
 class Race:
     """Verified candidates against each other; the order of their times is that of the pairs."""
 
-    def __init__(
-        self,
-        env: Environment,
-        work: Final,
-        program: Program,
-        inputs: list[Any] | None,
-        report_fd: int,
-        watch: Stopwatch,
-    ) -> None:
-        self._env = env
+    def __init__(self, place: Workplace, work: Final) -> None:
+        self._place = place
         self._work = work
-        self._program = program
-        self._inputs = inputs
-        self._report_fd = report_fd
-        self._watch = watch
-        self.built = False
 
     def measure(self) -> tuple[Outcome, ...]:
         """One outcome per candidate. Raises whatever went wrong."""
-        space = TaskSpace(self._program.task)
+        env, program = self._place.env, self._place.program
+        space = TaskSpace(program.task)
         modules = [
-            build_module(self._program.module, space.trace_json(c), self._env.target)
+            build_module(program.module, space.trace_json(c), env.target)
             for c in self._work.candidates
         ]
-        self._watch.lap("schedule")
-        programs = [build(self._env, self._program, module) for module in modules]
-        self.built = True
-        self._watch.lap("build")
-        reference = self._env.store.get(self._program.task_id)
-        for program in programs:
-            program.allocate(self._inputs, reference.positive if reference else False)
-        self._watch.lap("allocate")
-        send(self._report_fd, Stage("waiting"))
-        with slot(self._env):
-            self._watch.lap("wait")
-            send(self._report_fd, Stage("running"))
-            first = [program.first_run()[0] for program in programs]
-            found = finals.interleave(
-                [program.run for program in programs],
-                self._env.drift,
-                first,
-                self._env.setup.limits.budget_s * len(programs),
-            )
-            self._watch.lap("run")
+        reference = env.store.get(program.task_id)
+        racers = self._place.prepare(modules, reference.positive if reference else False)
+        with self._place.timing():
+            first = [racer.first_run()[0] for racer in racers]
+            budget_s = env.setup.limits.budget_s * len(racers)
+            found = finals.interleave([r.run for r in racers], env.drift, first, budget_s)
         return _outcomes(found)
 
 

@@ -18,7 +18,7 @@ from tlmd.measure import noise, sandbox, verify
 from tlmd.measure.cores import spread, threads
 from tlmd.measure.executable import Executable
 from tlmd.measure.program import Program
-from tlmd.measure.protocol import Setup
+from tlmd.measure.protocol import Setup, Stage, send
 from tlmd.measure.reference import ReferenceKernel
 from tlmd.types import Outcome, Status
 
@@ -55,17 +55,52 @@ class Stopwatch:
         self.last = now
 
 
-def build(env: Environment, program: Program, module: Any) -> Executable:
-    """Compile a scheduled module as TVM's users do, but for the checks of its arguments."""
-    # Arguments are ours and right; building their checks takes longer than many a program.
-    with tvm.transform.PassContext(config={"tirx.disable_assert": True}):
-        runtime = tvm.compile(module, env.target).jit()
-    device = tvm.cpu() if env.kernel else tvm.device(env.setup.target.device)
-    return Executable(runtime, program, device, env.setup.limits.cold)
+@dataclass
+class Workplace:
+    """What a child works with: what it inherited, its task, and where it says how far it is.
+
+    ``built`` says that an error is the program's and not the compiler's.
+    """
+
+    env: Environment
+    program: Program
+    inputs: list[Any] | None
+    report_fd: int
+    watch: Stopwatch
+    built: bool = False
+
+    def prepare(self, modules: Sequence[Any], positive: bool) -> list[Executable]:
+        """Compile scheduled modules as TVM's users do, and give them their arguments."""
+        self.watch.lap("schedule")
+        found = [self._build(module) for module in modules]
+        self.built = True
+        self.watch.lap("build")
+        for executable in found:
+            executable.allocate(self.inputs, positive)
+        self.watch.lap("allocate")
+        return found
+
+    def _build(self, module: Any) -> Executable:
+        setup = self.env.setup
+        # Arguments are ours and right; building their checks takes longer than many a program.
+        with tvm.transform.PassContext(config={"tirx.disable_assert": True}):
+            runtime = tvm.compile(module, self.env.target).jit()
+        device = tvm.cpu() if self.env.kernel else tvm.device(setup.target.device)
+        return Executable(runtime, self.program, device, setup.limits.cold)
+
+    @contextlib.contextmanager
+    def timing(self) -> Iterator[None]:
+        """The slot is ours."""
+        send(self.report_fd, Stage("waiting"))
+        with _slot(self.env):
+            self.watch.lap("wait")
+            send(self.report_fd, Stage("running"))
+            yield
+            self.watch.lap("run")
 
 
 @contextlib.contextmanager
-def slot(env: Environment) -> Iterator[None]:
+def _slot(env: Environment) -> Iterator[None]:
     """The slot, exclusively; death gives it back because the descriptor is our own."""
     lock = os.open(env.lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
