@@ -94,7 +94,10 @@ def run(*arguments: object, **options: Any) -> subprocess.CompletedProcess[str]:
 
 
 def candidates(state: Path) -> list[str]:
-    """Ids of everything measured in a state directory, in order; also beside a running job."""
+    """Ids of everything measured in a state directory, in order; also beside a running job.
+
+    A race times finalists once more, which is no second measurement.
+    """
     from tlmd.errors import BadInput, Failed
     from tlmd.records.store import RecordStore
     from tlmd.types import Status
@@ -104,7 +107,10 @@ def candidates(state: Path) -> list[str]:
             records = store.all_records()
     except (BadInput, Failed):  # not made yet
         return []
-    return [r.candidate.id for r in records if r.outcome.status is not Status.INVALID]
+    found = [r for r in records if r.outcome.status is not Status.INVALID]
+    alone = [r.candidate.id for r in found if not r.outcome.raced]
+    known = set(alone)
+    return alone + [r.candidate.id for r in found if r.candidate.id not in known]
 
 
 def children(group: int) -> list[int]:

@@ -25,7 +25,7 @@ from tlmd.learn import demonstrations
 from tlmd.learn.encoding import Encoder
 from tlmd.learn.finetune import QUESTIONS, FinePlan, FineTuner, Report, _questions
 from tlmd.learn.gate import Exam, Question, Tolerance, examine, judge
-from tlmd.learn.reading import Lesson, Reader, is_held_out
+from tlmd.learn.reading import Lesson, Patience, Reader, is_held_out
 from tlmd.model import network
 from tlmd.model.checkpoint import Checkpoint, from_bytes, load, to_bytes
 from tlmd.model.ranker import Measured, Ranker
@@ -307,12 +307,25 @@ def test_a_refused_candidate_is_shown_as_a_failure_and_not_ranked() -> None:
     refused = record(replace(good[0].candidate, decisions=decisions), 1e-9)
     records = [refused, *good]
     reader = Reader(fresh())
-    assert reader.read(task, records, never)
+    assert reader.read(task, records, Patience(never))
     lesson = reader.lesson(task, records, demonstrations.quality, 0.0)
     assert len(lesson.training) == 7 and len(lesson.table.seconds) == 6
     assert lesson.training[0].sentence[0] == IDS["quality:0"]
     best = reader.lesson(task, records, demonstrations.best, 0.0)
     assert best.training[0].sentence[1:] != lesson.training[0].sentence[1:]
+
+
+def test_records_without_features_are_read_over_several_lessons(
+    gemm_records: list[Record],
+) -> None:
+    reader = Reader(fresh())
+    row = reader._generator.table(GEMM, gemm_records[:1]).features[0]
+    ready = replace(gemm_records[9], features=row.astype(np.float16).tobytes())
+    records = [*gemm_records[:6], ready]
+    for count in (4 + 1, 6 + 1):  # the one that has features is never left out
+        assert reader.read(GEMM, records, Patience(never, left=4))
+        lesson = reader.lesson(GEMM, records, demonstrations.quality, 0.0)
+        assert len(lesson.training) == count
 
 
 def test_machines_are_graded_apart(gemm_records: list[Record]) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 from tlmd.errors import BadInput
 from tlmd.learn.demonstrations import policy
 from tlmd.learn.gate import Question
-from tlmd.learn.reading import Lesson, Reader
+from tlmd.learn.reading import Lesson, Patience, Reader
 from tlmd.model.checkpoint import Checkpoint
 from tlmd.model.ranker import Ranker
 from tlmd.model.training import Demonstration, Trainer, TrainingPlan
@@ -139,13 +139,13 @@ class FineTuner:
 
     def _lessons(self, stop: Stop) -> list[Lesson]:
         """What can be learnt, per task and machine; those read by the time `stop` says so."""
-        lessons = []
+        lessons, patience = [], Patience(stop)
         for (task_id, fingerprint), records in self._records.items():
             task = self._task(task_id, fingerprint)
             if task is None:
                 continue
             reader = self._reader(task)
-            if not reader.read(task, list(records.values()), stop):
+            if not reader.read(task, list(records.values()), patience):
                 break
             lessons.append(
                 reader.lesson(task, list(records.values()), self._select, self._plan.held_out)

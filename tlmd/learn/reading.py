@@ -30,6 +30,18 @@ class Lesson:
     table: Measured
 
 
+@dataclass
+class Patience:
+    """For how much reading a lesson has time: until `stop` says so, `left` without features.
+
+    Applying a candidate to find its features takes as long as a step of training, so thousands that
+    came without them, such as a data set's, are read over several lessons.
+    """
+
+    stop: Callable[[], bool]
+    left: int = 500
+
+
 class Reader:
     """Reads the records of one machine's tasks; each candidate is encoded and applied once."""
 
@@ -38,17 +50,21 @@ class Reader:
         self._encoded: dict[str, Encoded | None] = {}
         self._refused: set[str] = set()
 
-    def read(self, task: Task, records: Sequence[Record], stop: Callable[[], bool]) -> bool:
-        """Read what has not been read before; False as soon as `stop` says so, even if nothing."""
+    def read(self, task: Task, records: Sequence[Record], patience: Patience) -> bool:
+        """Read what has not been read before; False as soon as it has to stop, even if nothing."""
         encoder: Encoder | None = None
         for record in records:
             if record.candidate.id in self._encoded:
                 continue
-            if stop():
+            if patience.stop():
                 return False
+            if not record.features:
+                if patience.left <= 0:
+                    continue
+                patience.left -= 1
             encoder = encoder or Encoder(self._generator.space(task))
             self._read(task, record, encoder)
-        return not stop()
+        return not patience.stop()
 
     def lesson(
         self, task: Task, records: Sequence[Record], select: Policy, held_out: float
@@ -58,7 +74,7 @@ class Reader:
         What `select` chooses is trained on, but for the share of it that is held out. Where that
         leaves nothing, it chooses again among what is not held out.
         """
-        said = [self._today(r) for r in records if self._encoded[r.candidate.id] is not None]
+        said = [self._today(r) for r in records if self._encoded.get(r.candidate.id) is not None]
         open_to = [r for r in said if not is_held_out(r, held_out)]
         chosen = select(said)
         shown = [c for c in chosen if not is_held_out(c.record, held_out)] or select(open_to)
