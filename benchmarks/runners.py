@@ -16,12 +16,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from tlmd import children, wire
 from tlmd.pipeline.jobs import TaskState
+from tlmd.ranking import retimed
 from tlmd.types import Candidate, Record, Task
 
 RUNNERS = ("tlmd", "stock")
@@ -141,9 +142,8 @@ def _raced(measurer: Any, batch: Batch) -> TaskState:
         state.add([Record(job.candidate, outcome)])
     while racers := state.begin_race():
         outcomes = measurer.final(batch.task, [r.candidate for r in racers])
-        state.refresh(
-            replace(r, outcome=o) for r, o in zip(racers, outcomes, strict=bool(outcomes))
-        )
+        pairs = zip(racers, outcomes, strict=bool(outcomes))
+        state.refresh(retimed(r, o, time.time(), r.batch) for r, o in pairs)
     return state
 
 

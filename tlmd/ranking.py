@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable
+from dataclasses import replace
 
-from tlmd.types import Record
+from tlmd.types import Outcome, Record
 
 FINALISTS = 4
 
@@ -47,6 +48,15 @@ def finalists(records: Iterable[Record], best: Record | None) -> tuple[Record, .
     )
     nearest = heapq.nsmallest(FINALISTS - 1, rivals, key=lambda r: r.outcome.seconds)
     return (best, *nearest) if nearest else ()
+
+
+def retimed(record: Record, outcome: Outcome, created: float, batch: int) -> Record:
+    """The record after a race: its newest time with what is known of its outputs."""
+    old = record.outcome
+    outcome = replace(
+        outcome, verified=old.verified, max_abs_err=old.max_abs_err, energy_j=old.energy_j
+    )
+    return replace(record, outcome=outcome, created=created, batch=batch)
 
 
 def _faster(one: Record | None, other: Record) -> Record:

@@ -77,9 +77,10 @@ def _drop(alive: list[_Racer]) -> bool:
 
 
 def leader(found: Sequence[Samples]) -> int:
-    """Which of these was fastest in the rounds that all of them ran."""
-    rounds = min(len(f.seconds) for f in found)
-    return min(range(len(found)), key=lambda i: statistics.median(found[i].seconds[:rounds]))
+    """Which of those that were never dropped was fastest."""
+    rounds = max(len(f.seconds) for f in found)
+    stayed = [i for i, f in enumerate(found) if len(f.seconds) == rounds]
+    return min(stayed, key=lambda i: statistics.median(found[i].seconds))
 
 
 def difference(one: Samples, other: Samples) -> tuple[float, float]:

@@ -16,7 +16,10 @@ from tlmd.types import Outcome
 
 
 class Race:
-    """Verified candidates against each other; the order of their times is that of the pairs."""
+    """Candidates against each other; the order of their times is that of the pairs.
+
+    Nothing is verified: that is known of finalists.
+    """
 
     def __init__(self, place: Workplace, work: Final) -> None:
         self._place = place
@@ -53,7 +56,6 @@ def _outcomes(found: list[Samples]) -> tuple[Outcome, ...]:
                 plain,
                 samples=tuple(samples.seconds),
                 drift=statistics.fmean(samples.drifts),
-                verified=True,  # or it would be no finalist
                 raced=True,
                 estimate=plain.estimate * ratio,
                 low=plain.low * ratio,

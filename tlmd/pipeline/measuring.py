@@ -23,6 +23,7 @@ from tlmd.pipeline.orders import (
     SlotOrder,
     Worker,
 )
+from tlmd.ranking import retimed
 from tlmd.types import Baseline, Outcome, Proposal, Record, Task
 
 _TROUBLE = 3  # errors of the slots in a row, then nothing can be measured here
@@ -178,10 +179,8 @@ class Measuring:
             pairs = zip(order.records, event.answer, strict=False)
             now, step = time.time(), max(self.step, 0)
             # A batch of its own keeps the earlier record beside it in the store.
-            records = [
-                replace(r, outcome=o, created=now, batch=max(step, r.batch)) for r, o in pairs
-            ]
-            self._board.refresh(state, records)
+            raced = [retimed(r, outcome, now, max(step, r.batch)) for r, outcome in pairs]
+            self._board.refresh(state, raced)
 
     def _measured(self, event: Done | Lost | Failed, order: MeasureOrder) -> None:
         batch = self._board.batch(order.batch)
