@@ -29,6 +29,7 @@ from tlmd.model.checkpoint import Checkpoint
 from tlmd.model.ranker import Measured, Ranker
 from tlmd.model.training import Demonstration, Trainer, TrainingPlan
 from tlmd.records.dataset import read_dataset
+from tlmd.records.store import RecordStore
 from tlmd.space.space import InvalidCandidate, TaskSpace
 from tlmd.types import Candidate, Record, Task
 
@@ -39,20 +40,16 @@ def main(arguments: list[str]) -> int:
     """Train and save; progress goes to standard output."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
-        "--records", type=Path, required=True, help="a data set of tasks and records"
+        "--records", type=Path, required=True, help="a data set, or the store of a state directory"
     )
     parser.add_argument("--out", type=Path, default=SHIPPED)
     parser.add_argument("--preset", default="nano")
-    parser.add_argument("--sentences", type=int, default=200, help="random sentences per task")
+    parser.add_argument("--sentences", type=int, default=40, help="random sentences per task")
     parser.add_argument("--minutes", type=float, default=25, help="time for the language model")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
-    data = read_dataset(options.records)
-    records: dict[str, list[Record]] = defaultdict(list)
-    for record in data.records:
-        records[record.candidate.task_id].append(record)
-    tasks = [t for t in data.tasks if t.module]
+    tasks, records = read(options.records)
     base = Checkpoint(0, options.preset, network.create(options.preset, options.seed), Ranker())
     generator = Generator(base, seed=options.seed)
     base.ranker = fit_ranker(generator, tasks, records, options.seed)
@@ -62,13 +59,28 @@ def main(arguments: list[str]) -> int:
     loss = train(base, demonstrations, kept_out, options.minutes, options.seed)
     base.notes = {
         "tasks": len(tasks),
-        "measured": len(data.records),
+        "measured": sum(map(len, records.values())),
         "sentences": len(demonstrations),
         "validation_nats_per_decision": round(loss, 4),
     }
     checkpoints.save(base, options.out)
     print(f"saved {options.out}: {base.notes}")
     return 0
+
+
+def read(path: Path) -> tuple[list[Task], dict[str, list[Record]]]:
+    """Tasks, and the newest record of each of their candidates. Raises `BadInput`."""
+    if path.suffix == ".sqlite":  # it has the features, which a data set leaves out
+        with RecordStore(path, read_only=True) as store:
+            known, found = store.tasks(), store.all_records()
+    else:
+        data = read_dataset(path)
+        known, found = list(data.tasks), list(data.records)
+    newest: dict[str, dict[str, Record]] = defaultdict(dict)
+    for record in sorted(found, key=lambda r: r.created):
+        newest[record.candidate.task_id][record.candidate.id] = record
+    records = defaultdict(list, {task: list(those.values()) for task, those in newest.items()})
+    return [task for task in known if task.module], records
 
 
 def fit_ranker(
