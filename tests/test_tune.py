@@ -154,8 +154,8 @@ def test_records_go_to_a_database_and_come_back(tuned: Run, tmp_path: Path) -> N
     with RecordStore(state / "records.sqlite", read_only=True) as store:
         assert len(store.all_records()) == len(imported)
 
-    interchange.export_records(tmp_path / "all.msgpack", tuned.state)
-    counts = interchange.import_records(tmp_path / "all.msgpack", "native", 1, state)
+    interchange.export_records(tmp_path / "all.msgpack.gz", tuned.state)
+    counts = interchange.import_records(tmp_path / "all.msgpack.gz", "native", 1, state)
     assert counts["records"] >= tuned.summary["measured"]
 
 

@@ -125,7 +125,7 @@ def _tune(options: argparse.Namespace) -> int:
 def _add_records(commands: Any) -> None:
     records = commands.add_parser("records", help="import and export what was measured")
     actions = records.add_subparsers(metavar="ACTION", required=True, dest="action")
-    kind = "a directory with a MetaSchedule database, or a data set file .msgpack"
+    kind = "a directory with a MetaSchedule database, or a data set file .msgpack[.gz]"
     for name, text in (("import", "add records to the store"), ("export", "write them out")):
         action = actions.add_parser(name, help=text)
         action.add_argument("path", metavar="PATH", type=Path, help=kind)

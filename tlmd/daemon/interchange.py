@@ -16,7 +16,7 @@ from tlmd.space.space import TaskSpace, module_hash
 from tlmd.types import Candidate, Outcome, Record, Status, TargetInfo, Task, content_hash
 from tlmd.workloads import identity, lowering
 
-DATASET = ".msgpack"  # any other path is a directory with a MetaSchedule database
+DATASET = (".msgpack", ".msgpack.gz")  # any other path is a directory with a MetaSchedule database
 IMPORTED = -1  # version and batch of what others measured
 _SAME = ("kind", "mcpu", "mtriple", "arch", "num-cores")
 
@@ -28,7 +28,7 @@ def import_records(path: Path, target: str, cores: int, state_dir: Path) -> dict
     not verified, so none of them is exported before tlmd has measured it itself.
     """
     with RecordStore(state_dir / "records.sqlite") as store:
-        if path.suffix == DATASET:
+        if path.name.endswith(DATASET):
             counts = store.import_dataset(path)
             return {"tasks": counts.tasks, "records": counts.records, "skipped": 0}
         tasks, records, skipped = import_database(path, targets.resolve(target, cores))
@@ -43,7 +43,7 @@ def export_records(path: Path, state_dir: Path) -> dict[str, int]:
     """Write the store's best verified programs, or all of it to a data set file; the counts."""
     file = state_dir / "records.sqlite"
     with RecordStore(file, read_only=True) as store:
-        if path.suffix == DATASET:
+        if path.name.endswith(DATASET):
             counts = store.export_dataset(path)
             return {"tasks": counts.tasks, "records": counts.records}
         pairs = [(t, store.best(t.id, t.target.fingerprint)) for t in store.tasks()]

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tlmd import wire
+from tlmd.ranking import fastest
 from tlmd.records.database import Database
 from tlmd.records.dataset import read_dataset, write_dataset
 from tlmd.types import Baseline, Record, Task
@@ -104,13 +105,8 @@ class RecordStore(Database):
         return self._records("SELECT payload FROM records ORDER BY row", ())
 
     def best(self, task_id: str, fingerprint: str) -> Record | None:
-        """The fastest verified record, by each candidate's newest measurement, or None."""
-        query = (
-            f"SELECT payload FROM ({_NEWEST}) WHERE ok AND verified AND seconds IS NOT NULL"
-            " ORDER BY seconds, row LIMIT 1"
-        )
-        found = self._records(query, (task_id, fingerprint))
-        return found[0] if found else None
+        """The best verified record, by each candidate's newest measurement (`ranking.fastest`)."""
+        return fastest(self.records(task_id, fingerprint))
 
     def seen(self, task_id: str, fingerprint: str) -> tuple[set[str], set[str]]:
         """Ids and final-module hashes of all candidates of a task measured on one machine."""
