@@ -11,6 +11,8 @@ import numpy as np
 import torch
 from torch import nn
 
+from tlmd.types import Record, Status
+
 ROOT = Path(__file__).parent.parent
 MODEL = "tests.endtoend:make"
 LONG = "tests.endtoend:make_wide"
@@ -94,19 +96,19 @@ def run(*arguments: object, **options: Any) -> subprocess.CompletedProcess[str]:
 
 
 def candidates(state: Path) -> list[str]:
-    """Ids of everything measured in a state directory, in order; also beside a running job.
-
-    A race times finalists once more, which is no second measurement.
-    """
+    """Ids of everything measured in a state directory, in order; also beside a running job."""
     from tlmd.errors import BadInput, Failed
     from tlmd.records.store import RecordStore
-    from tlmd.types import Status
 
     try:
         with RecordStore(state / "records.sqlite", read_only=True) as store:
-            records = store.all_records()
+            return measured(store.all_records())
     except (BadInput, Failed):  # not made yet
         return []
+
+
+def measured(records: list[Record]) -> list[str]:
+    """The ids of what was measured; a race times finalists once more, which does not count."""
     found = [r for r in records if r.outcome.status is not Status.INVALID]
     alone = [r.candidate.id for r in found if not r.outcome.raced]
     known = set(alone)

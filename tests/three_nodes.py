@@ -13,6 +13,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from tests.endtoend import measured
+
 os.environ |= {
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -54,7 +56,7 @@ def run(cluster: Any, slots: list[Any], state: Path, model: str, trials: int) ->
     job_id = service.submit({"model": model, "trials": trials, "cwd": str(Path.cwd())})
     victim = slots[1]
     flying = wait_for(lambda: in_flight(service, victim.node_id), "orders on the second node")
-    recorded = len(endtoend_records(service))
+    recorded = len(measured(service.store.all_records()))
     cluster.remove_node(victim, allow_graceful=False)
     wait_for(lambda: job_state(service, job_id) != "running", "the end of the job")
     document = {
@@ -65,7 +67,7 @@ def run(cluster: Any, slots: list[Any], state: Path, model: str, trials: int) ->
         "tasks": [t["trials"] for t in service.detail(job_id)["tasks"]],
         "lost": [e for e in service.trace.events if e["kind"] == "left"],
     }
-    records = endtoend_records(service)
+    records = measured(service.store.all_records())
     service.stop()
     assert service.done.wait(60)
     document["error"] = service.error
@@ -82,13 +84,6 @@ def in_flight(service: Any, node: str) -> int:
 
 def job_state(service: Any, job_id: str) -> str:
     return str(next(j["state"] for j in service.snapshot["jobs"] if j["id"] == job_id))
-
-
-def endtoend_records(service: Any) -> list[str]:
-    from tlmd.types import Status
-
-    records = service.store.all_records()
-    return [r.candidate.id for r in records if r.outcome.status is not Status.INVALID]
 
 
 def wait_for(condition: Any, what: str) -> Any:
