@@ -31,6 +31,7 @@ from tlmd.pipeline.orders import (
     Published,
     PublishOrder,
     RaceOrder,
+    SlotOrder,
     SwapOrder,
     Trained,
     TrainOrder,
@@ -144,14 +145,8 @@ class Cluster:
     # calls and their answers
 
     def _call(self, handle: Any, order: Order) -> Any:
-        if isinstance(order, WriteOrder):
-            return handle.order.remote("write", wire.pack(order))
-        if isinstance(order, MeasureOrder):
-            return handle.order.remote("measure", wire.pack(order))
-        if isinstance(order, BaselineOrder):
-            return handle.order.remote("baseline", wire.pack(order))
-        if isinstance(order, RaceOrder):
-            return handle.order.remote("race", wire.pack(order))
+        if isinstance(order, WriteOrder | SlotOrder):
+            return handle.order.remote(_METHODS[type(order)], wire.pack(order))
         if isinstance(order, SwapOrder):
             # The checkpoint goes from node to node through the object store, not through here.
             return handle.order.remote(
@@ -274,11 +269,21 @@ class Cluster:
         self._listen(member, None, handle.hold.remote())
 
 
+def _outcomes(data: Any) -> tuple[Outcome, ...]:
+    return tuple(wire.unpack(Outcome, one) for one in data)
+
+
+_METHODS: dict[type[Any], str] = {
+    WriteOrder: "write",
+    MeasureOrder: "measure",
+    BaselineOrder: "baseline",
+    RaceOrder: "race",
+}
 _UNPACK: dict[type[Any], Callable[[Any], Any]] = {
     WriteOrder: lambda data: wire.unpack(Written, data),
-    MeasureOrder: lambda data: tuple(wire.unpack(Outcome, one) for one in data),
+    MeasureOrder: _outcomes,
     BaselineOrder: lambda data: wire.unpack(Baseline, data),
-    RaceOrder: lambda data: tuple(wire.unpack(Outcome, one) for one in data),
+    RaceOrder: _outcomes,
     TrainOrder: lambda data: wire.unpack(Trained, data),
     PublishOrder: lambda data: wire.unpack(Published, data),
     SwapOrder: int,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tlmd.ranking import FINALISTS, fastest, finalists
+from tlmd.ranking import FINALISTS, fastest, finalists, leading
 from tlmd.types import Candidate, Outcome, Record, Status
 
 
@@ -37,7 +37,9 @@ def test_one_timed_alone_must_win_clearly_against_one_that_was_raced() -> None:
 
 def test_what_is_wrong_or_failed_is_never_best() -> None:
     wrong = Record(Candidate("t", 0, ((1,),)), Outcome(Status.WRONG_OUTPUT, (0.1,)))
-    assert fastest([wrong]) is None and finalists([wrong], None) == ()
+    untimed = Record(Candidate("t", 0, ((2,),)), Outcome(Status.OK, (), verified=True))
+    assert fastest([wrong, untimed]) is None and finalists([wrong, untimed], None) == ()
+    assert leading([wrong, untimed], 2) == ()
 
 
 @given(records)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -19,7 +20,7 @@ def fastest(records: Iterable[Record]) -> Record | None:
     """
     raced, alone = None, None
     for record in records:
-        if not (record.outcome.ok and record.outcome.verified):
+        if not _counts(record):
             continue
         if record.outcome.raced:
             raced = _faster(raced, record)
@@ -28,6 +29,12 @@ def fastest(records: Iterable[Record]) -> Record | None:
     if raced is None or alone is None:
         return raced or alone
     return alone if alone.outcome.high < raced.outcome.low else raced
+
+
+def leading(records: Iterable[Record], count: int) -> tuple[Record, ...]:
+    """The verified records with the shortest times, the best first."""
+    good = filter(_counts, records)
+    return tuple(heapq.nsmallest(count, good, key=lambda r: r.outcome.seconds))
 
 
 def finalists(records: Iterable[Record], best: Record | None) -> tuple[Record, ...]:
@@ -40,8 +47,7 @@ def finalists(records: Iterable[Record], best: Record | None) -> tuple[Record, .
     rivals = (
         r
         for r in records
-        if r.outcome.ok
-        and r.outcome.verified
+        if _counts(r)
         and r is not best
         and r.outcome.low <= best.outcome.high
         and not (r.outcome.raced and best.outcome.raced)
@@ -57,6 +63,11 @@ def retimed(record: Record, outcome: Outcome, created: float, batch: int) -> Rec
         outcome, verified=old.verified, max_abs_err=old.max_abs_err, energy_j=old.energy_j
     )
     return replace(record, outcome=outcome, created=created, batch=batch)
+
+
+def _counts(record: Record) -> bool:
+    """It has a time, and its outputs are right."""
+    return record.outcome.verified and math.isfinite(record.outcome.seconds)
 
 
 def _faster(one: Record | None, other: Record) -> Record:

@@ -17,6 +17,7 @@ from tlmd.language.prompt import prompt
 from tlmd.model.checkpoint import Checkpoint
 from tlmd.model.ranker import Floats, Measured
 from tlmd.model.sampling import Request, Sampler
+from tlmd.ranking import leading
 from tlmd.space.features import WIDTH, FeatureExtractor
 from tlmd.space.space import InvalidCandidate, TaskSpace, module_hash
 from tlmd.types import Candidate, Outcome, Proposal, Record, Status, Task
@@ -151,7 +152,7 @@ class Generator:
         """Candidates by the TLM and, once there are incumbents, by refinement; not yet checked."""
         policy = self.policy
         total = max(round(count * over), 16)
-        incumbents = _fastest(records, policy.incumbents)
+        incumbents = [r.candidate for r in leading(records, policy.incumbents)]
         near = int(total * policy.refined) if incumbents else 0
         written = [(c, SEARCHED) for c in self._neighbours(space, incumbents, near)]
         # A TLM that has settled on something wrong must not be all that the ranker can choose from.
@@ -203,12 +204,6 @@ class Generator:
 
 def _kept(row: Floats) -> bytes:
     return np.clip(row, -_LARGEST, _LARGEST).astype(_KEPT).tobytes()
-
-
-def _fastest(records: Sequence[Record], count: int) -> list[Candidate]:
-    """The fastest verified candidates, best first."""
-    good = [r for r in records if r.outcome.ok and r.outcome.verified]
-    return [r.candidate for r in sorted(good, key=lambda r: r.outcome.seconds)[:count]]
 
 
 def _refusal(task: Task, candidate: Candidate, version: int, reason: str) -> Record:

@@ -30,12 +30,7 @@ class Estimate:
     @property
     def spread(self) -> float:
         """Half the interval's width as a share of the time."""
-        return spread(self.low, self.high)
-
-
-def spread(low: float, high: float) -> float:
-    """Half the width of an interval of positive numbers, as a share of its middle."""
-    return 0.5 * math.log(high / low) if 0 < low <= high < math.inf else 0.0
+        return 0.5 * math.log(self.high / self.low)
 
 
 def estimate(samples: Sequence[float], drifts: Sequence[float]) -> Estimate:

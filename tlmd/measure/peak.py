@@ -16,11 +16,11 @@ from typing import Any
 
 from tlmd import children
 from tlmd.errors import Failed
+from tlmd.measure.timing import REPEAT_S
 from tlmd.types import TargetInfo
 
 _PATIENCE_S = 120.0
 _NOISE_S = 2.0
-_REPEAT_S = 2e-3  # as long as a repeat when candidates are timed
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ def _variation(target: Any) -> float:
     from tlmd.measure.reference import ReferenceKernel
 
     kernel = ReferenceKernel(target)
-    number = max(1, round(_REPEAT_S / kernel.settled_seconds()))
+    number = max(1, round(REPEAT_S / kernel.settled_seconds()))
     end = time.perf_counter() + _NOISE_S
     samples = [kernel.mean_seconds(number)]
     while time.perf_counter() < end:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import enum
-import heapq
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from tlmd.ranking import fastest, finalists
+from tlmd.ranking import fastest, finalists, leading
 from tlmd.types import Baseline, Proposal, Record, Status, Task
 
 _FINALS = 1  # races of one task before a job has done with it: each builds its finalists anew
@@ -94,8 +93,7 @@ class TaskState:
 
     def fastest(self, count: int) -> tuple[Record, ...]:
         """The fastest verified records, the best first."""
-        good = (r for r in self.own if r.outcome.ok and r.outcome.verified)
-        return tuple(heapq.nsmallest(count, good, key=lambda r: r.outcome.seconds))
+        return leading(self.own, count)
 
     @property
     def tried(self) -> tuple[tuple[str, str], ...]:

@@ -106,16 +106,17 @@ class Pipeline:
         return events
 
     def _hand_out(self) -> None:
-        if self.board.rules.train and not self.paused:
-            # While draining, what is trained is still published.
-            complete = -1 if self.draining else self._complete
-            self.learning.hand_out(complete)
         if self.paused or (self.is_idle and not self.draining):
             self.measuring.rest()
         if not (self.paused or self.draining):
             self.generating.plan(self.jobs.values(), self.measuring.seconds_left)
             self.generating.write()
             self.measuring.hand_out()
+        if self.board.rules.train and not self.paused:
+            # After the slots: a batch that begins frees the one before it to be learnt from, even
+            # if its first answer is its last. While draining, what is trained is still published.
+            complete = -1 if self.draining else self._complete
+            self.learning.hand_out(complete)
 
     @property
     def _complete(self) -> int:
