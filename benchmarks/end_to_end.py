@@ -6,7 +6,6 @@ headline `ratio` is the geometric mean of PyTorch eager's time over the tuned mo
 
 from __future__ import annotations
 
-import json
 import tempfile
 import time
 from pathlib import Path
@@ -21,14 +20,11 @@ _NAMES = {"untuned": "untuned TVM", "pytorch": "PyTorch eager", "tuned": "tuned 
 
 def main() -> None:
     """Measure, print, write, draw."""
-    parser = report.parser(__doc__)
+    parser = report.parser(__doc__, figure=True)
     parser.add_argument("models", nargs="*", default=MODELS)
     parser.add_argument("--trials", type=int, default=16)
-    parser.add_argument("--figure", type=Path, help="draw them here (needs matplotlib)")
-    parser.add_argument("--from-json", type=Path, help="draw figures measured before")
     options = parser.parse_args()
-    source = options.from_json
-    document = json.loads(source.read_text()) if source else _measure(options)
+    document = report.document(options, _measure)
     report.show("whole models, milliseconds per run", document["models"])
     report.finish(document, options.json)
     if options.figure:

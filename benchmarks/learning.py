@@ -11,7 +11,6 @@ seeds. What each found in the end is raced against all others in interleaved rou
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import sys
@@ -22,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks import report
+from benchmarks import report, setting
 from benchmarks.setting import pin
 from tlmd.types import Candidate, Outcome, Task
 
@@ -49,22 +48,18 @@ class Try:
     """What one policy wrote for one task with one seed, best first."""
 
     policy: str
-    seed: int
     candidates: list[tuple[Candidate, str]]  # with their traces
 
 
 def main() -> int:
     """Measure, print, write, draw."""
-    parser = report.parser(__doc__)
+    parser = report.parser(__doc__, figure=True)
     parser.add_argument("--campaign", type=Path, help="the folder of its checkpoints")
     parser.add_argument("--versions", type=int, default=4, help="later versions (default 4)")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--trials", type=int, default=64, help="of MetaSchedule; 0: leave it out")
-    parser.add_argument("--figure", type=Path, help="draw the curve here (needs matplotlib)")
-    parser.add_argument("--from-json", type=Path, help="draw figures measured before")
     options = parser.parse_args()
-    source = options.from_json
-    document = json.loads(source.read_text()) if source else _measure(options)
+    document = report.document(options, _measure)
     report.show("best known time over the best of the first k", document["rows"])
     report.show("in the end, finalists raced", document["finals"])
     report.finish(document, options.json)
@@ -134,7 +129,6 @@ def held_out(target: Any) -> list[Task]:
 
 def _checkpoints(options: Any) -> list[Any]:
     """TLM-base and versions of the campaign, evenly spaced, the newest last."""
-    from benchmarks import setting
     from tlmd.model import checkpoint
 
     base = setting.load(options.checkpoint, options.untrained)
@@ -150,33 +144,25 @@ def _tries(task: Task, checkpoints: Sequence[Any], seeds: int) -> Iterable[Try]:
     policy = Policy(over=_OVER, explore=0.0, uniform=0.0)
     for seed in range(seeds):
         drawn = _random(task, _OVER * COUNTS[-1], seed)
-        yield Try(_RANDOM, seed, [(c, t) for c, t, _ in drawn[: COUNTS[-1]]])
+        yield Try(_RANDOM, [(d.candidate, d.trace) for d in drawn[: COUNTS[-1]]])
         newest = Generator(checkpoints[-1], policy, seed)
-        scores = newest.checkpoint.ranker.score(newest.extractor(task).rows([s for *_, s in drawn]))
+        rows = newest.extractor(task).rows([d.schedule for d in drawn])
+        scores = newest.checkpoint.ranker.score(rows)
         order = sorted(range(len(drawn)), key=lambda i: -scores[i])[: COUNTS[-1]]
-        yield Try(_RANKED, seed, [drawn[i][:2] for i in order])
+        yield Try(_RANKED, [(drawn[i].candidate, drawn[i].trace) for i in order])
         for checkpoint in checkpoints:
             proposals, _ = Generator(checkpoint, policy, seed).write(task, COUNTS[-1], [])
             name = f"version {checkpoint.version}"
-            yield Try(name, seed, [(p.candidate, p.trace) for p in proposals])
+            yield Try(name, [(p.candidate, p.trace) for p in proposals])
 
 
-def _random(task: Task, count: int, seed: int) -> list[tuple[Candidate, str, Any]]:
-    """Distinct random programs with trace and schedule."""
-    from tlmd.space.space import InvalidCandidate, TaskSpace, module_hash
-
-    space, rng = TaskSpace(task), random.Random(seed)
-    found: dict[str, tuple[Candidate, str, Any]] = {}
-    for _ in range(4 * count):
+def _random(task: Task, count: int, seed: int) -> list[setting.Drawn]:
+    """Distinct random programs."""
+    found: dict[str, setting.Drawn] = {}
+    for drawn in setting.random_programs(task, 4 * count, seed):
         if len(found) >= count:
             break
-        try:
-            candidate = space.random(rng)
-            schedule = space.finish(candidate)
-        except InvalidCandidate:
-            continue
-        digest = module_hash(schedule.mod)
-        found.setdefault(digest, (candidate, space.trace_json(candidate), schedule))
+        found.setdefault(drawn.module_hash, drawn)
     return list(found.values())
 
 

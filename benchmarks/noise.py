@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import report
+from benchmarks import pinned, report
 from benchmarks.runners import RUNNERS, Batch, Timed, candidates, measure
 from tlmd import children, wire
 
@@ -159,19 +159,12 @@ def _hog(cores: tuple[int, ...]) -> None:
 
 def _truth(batch: Batch, cores: tuple[int, ...]) -> list[float]:
     """Seconds of every candidate, all in one process, in interleaved rounds."""
+    environment = children.running_tvm(len(cores))
     with tempfile.TemporaryDirectory(prefix="tlmd-bench-") as scratch:
         given = Path(scratch) / "batch"
         given.write_bytes(wire.pack(batch))
-        done = subprocess.run(
-            [sys.executable, "-m", "benchmarks.noise", _TRUTH, str(given)],
-            env=children.running_tvm(len(cores)),
-            cwd=Path(__file__).parents[1],
-            capture_output=True,
-            text=True,
-            check=True,
-            preexec_fn=lambda: os.sched_setaffinity(0, cores),
-        )
-    found: list[float] = json.loads(done.stdout.splitlines()[-1])
+        said = pinned.run("noise", _TRUTH, given, cores=cores, environment=environment)
+    found: list[float] = json.loads(said.splitlines()[-1])
     return found
 
 

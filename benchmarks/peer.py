@@ -1,4 +1,4 @@
-"""MetaSchedule's `tune_tir` as it comes, in a process of its own, and the best program it found.
+"""MetaSchedule as it comes: its builder, its programs, and what its `tune_tir` finds.
 
 It is spared one thing: its builders do not load the intrinsics of every architecture (24 s, and on
 a busy machine its time limit for a build).
@@ -9,12 +9,13 @@ from __future__ import annotations
 import json
 import os
 import platform
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
-from tlmd import children
+from benchmarks import pinned
+from tlmd import wire
 from tlmd.types import Candidate, Task
 
 
@@ -24,19 +25,8 @@ def tune(task: Task, trials: int, seed: int, cores: tuple[int, ...]) -> Candidat
 
     with tempfile.TemporaryDirectory(prefix="tlmd-bench-") as scratch:
         place = Path(scratch)
-        (place / "module.json").write_text(task.module)
-        numbers = (str(trials), str(seed))
-        done = subprocess.run(
-            [sys.executable, "-m", "benchmarks.peer", scratch, task.target.spec, *numbers],
-            env=children.environment(),
-            cwd=Path(__file__).parents[1],
-            capture_output=True,
-            text=True,
-            check=False,
-            preexec_fn=lambda: os.sched_setaffinity(0, cores),
-        )
-        if done.returncode:
-            raise SystemExit(f"tune_tir failed on {task.name}: {done.stderr[-500:]}")
+        (place / "task").write_bytes(wire.pack(task))
+        pinned.run("peer", place, str(trials), str(seed), cores=cores)
         _, records, _ = import_database(place / "database", task.target)
     if not records:
         return None
@@ -44,30 +34,45 @@ def tune(task: Task, trials: int, seed: int, cores: tuple[int, ...]) -> Candidat
     return Candidate(task.id, best.sketch, best.decisions)
 
 
-def _register_intrinsics() -> None:
+def builder() -> Any:
+    """`LocalBuilder` with a worker per core."""
+    from tvm.s_tir import meta_schedule as ms
+
+    workers = len(os.sched_getaffinity(0))
+    return ms.builder.LocalBuilder(max_workers=workers, initializer=register_intrinsics)
+
+
+def program(task: Task) -> tuple[Any, Any]:
+    """The task's module as MetaSchedule wants it, and its target."""
+    import tvm
+
+    module = tvm.ir.load_json(task.module)
+    module = tvm.IRModule({"main": module["main"].with_attr("global_symbol", "main")})
+    return module, tvm.target.Target(json.loads(task.target.spec))
+
+
+def register_intrinsics() -> None:
+    """Those of this architecture."""
     from tlmd.space import intrinsics
 
     intrinsics.register(platform.machine())
 
 
-def _main(place: Path, spec: str, trials: int, seed: int) -> None:
-    import tvm
+def _main(place: Path, trials: int, seed: int) -> None:
     from tvm.s_tir import meta_schedule as ms
 
-    _register_intrinsics()
-    module = tvm.ir.load_json((place / "module.json").read_text())
-    module = tvm.IRModule({"main": module["main"].with_attr("global_symbol", "main")})
-    workers = len(os.sched_getaffinity(0))
+    register_intrinsics()
+    module, target = program(wire.unpack(Task, (place / "task").read_bytes()))
     ms.tune_tir(
         module,
-        tvm.target.Target(json.loads(spec)),
+        target,
         str(place / "database"),
         max_trials_global=trials,
-        builder=ms.builder.LocalBuilder(max_workers=workers, initializer=_register_intrinsics),
-        num_tuning_cores=workers,
+        builder=builder(),
+        num_tuning_cores=len(os.sched_getaffinity(0)),
         seed=seed,
     )
 
 
 if __name__ == "__main__":
-    _main(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))
+    _main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))

@@ -7,16 +7,14 @@ The headline `ratio` is how much nearer cold comes: hot's mean error over cold's
 
 from __future__ import annotations
 
-import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks import report
+from benchmarks import pinned, report
 
 MODELS = ("resnet18", "mobilenet-v2", "bert-tiny", "vit-s16", "bert-small")
 _ROUNDS = 3
@@ -105,18 +103,14 @@ def _end_to_end(prepared: Any, out: Path, cores: tuple[int, ...]) -> float:
 
     from tlmd import children
 
+    library, environment = out.resolve() / "model.so", children.running_tvm(len(cores))
     with tempfile.TemporaryDirectory(prefix="tlmd-bench-") as scratch:
         inputs = Path(scratch) / "inputs.npz"
         np.savez(inputs, *prepared.source.random_inputs(0))
-        done = subprocess.run(
-            [sys.executable, "-m", "benchmarks.prediction", _TIME, str(out / "model.so"), inputs],
-            env=children.running_tvm(len(cores)),
-            capture_output=True,
-            text=True,
-            check=True,
-            preexec_fn=lambda: os.sched_setaffinity(0, cores),
+        said = pinned.run(
+            "prediction", _TIME, library, inputs, cores=cores, environment=environment
         )
-    return float(done.stdout.split()[-1])
+    return float(said.split()[-1])
 
 
 def _time(library: str, inputs: str) -> float:

@@ -8,7 +8,7 @@ import math
 import os
 import platform
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +18,8 @@ from rich.table import Table
 Row = dict[str, Any]
 
 
-def parser(description: str | None) -> argparse.ArgumentParser:
-    """A parser with the options that all benchmarks have."""
+def parser(description: str | None, figure: bool = False) -> argparse.ArgumentParser:
+    """A parser with the options that all benchmarks have, or those that draw a `figure`."""
     found = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -29,6 +29,17 @@ def parser(description: str | None) -> argparse.ArgumentParser:
         "--untrained", action="store_true", help="random weights where there is no checkpoint"
     )
     found.add_argument("--seed", type=int, default=0)
+    if figure:
+        found.add_argument("--figure", type=Path, help="draw them here (needs matplotlib)")
+        found.add_argument("--from-json", type=Path, help="draw figures measured before")
+    return found
+
+
+def document(options: argparse.Namespace, measure: Callable[[argparse.Namespace], Row]) -> Row:
+    """The figures measured before that `options` names, or measured now."""
+    if options.from_json is None:
+        return measure(options)
+    found: Row = json.loads(options.from_json.read_text())
     return found
 
 

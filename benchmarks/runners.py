@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-import platform
 import random
-import subprocess
 import sys
 import tempfile
 import time
@@ -20,6 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks import peer, pinned
 from tlmd import children, wire
 from tlmd.pipeline.jobs import TaskState
 from tlmd.ranking import retimed
@@ -52,24 +51,18 @@ class Timed:
 
 def candidates(task: Task, count: int, written: int, checkpoint: Any, seed: int) -> Batch:
     """`count` distinct candidates, `written` of them picked by TLM and ranker, the rest random."""
+    from benchmarks import setting
     from tlmd.generate.generator import Generator
-    from tlmd.space.space import InvalidCandidate, TaskSpace, module_hash
 
     generator = Generator(checkpoint, seed=seed)
     proposals, _ = generator.write(task, written, []) if written else ([], [])
     found = {p.module_hash: (p.candidate, p.trace) for p in proposals}
-    space, rng = TaskSpace(task), random.Random(seed)
-    for _ in range(20 * count):
+    for drawn in setting.random_programs(task, 20 * count, seed):
         if len(found) >= count:
             break
-        try:
-            candidate = space.random(rng)
-            digest = module_hash(space.finish(candidate).mod)
-        except InvalidCandidate:
-            continue
-        found.setdefault(digest, (candidate, space.trace_json(candidate)))
+        found.setdefault(drawn.module_hash, (drawn.candidate, drawn.trace))
     chosen = list(found.values())
-    rng.shuffle(chosen)
+    random.Random(seed).shuffle(chosen)
     return Batch(task, tuple(c for c, _ in chosen), tuple(t for _, t in chosen))
 
 
@@ -78,28 +71,18 @@ def measure(
     batches: Sequence[Batch],
     cores: tuple[int, ...],
     environment: Mapping[str, str] | None = None,
-    command: Sequence[str] = (),
 ) -> list[Timed]:
-    """Have `runner` time the batches one after the other, on `cores`."""
+    """Have `runner` time the batches one after the other, on `cores`; `environment` is added."""
     with tempfile.TemporaryDirectory(prefix="tlmd-bench-") as scratch:
         given = Path(scratch) / "batches"
         given.write_bytes(wire.pack(list(batches)))
-        done = subprocess.run(
-            [*command, sys.executable, "-m", "benchmarks.runners", runner, str(given)],
-            env={**children.environment(), **(environment or {})},
-            cwd=Path(__file__).parents[1],
-            capture_output=True,
-            text=True,
-            check=False,
-            preexec_fn=lambda: os.sched_setaffinity(0, cores),
-        )
-        lines = [line for line in done.stdout.splitlines() if line.startswith("[[")]
-        if done.returncode or not lines:
-            raise SystemExit(f"{runner} failed: {done.stderr[-800:]}")
-        return [
-            Timed(tuple(float(s) for s in seconds), best, wall, stages)
-            for seconds, best, wall, stages in json.loads(lines[-1])
-        ]
+        changed = children.environment(**(environment or {}))
+        said = pinned.run("runners", runner, given, cores=cores, environment=changed)
+    lines = [line for line in said.splitlines() if line.startswith("[[")]
+    return [
+        Timed(tuple(float(s) for s in seconds), best, wall, stages)
+        for seconds, best, wall, stages in json.loads(lines[-1])
+    ]
 
 
 def _tlmd(batches: Sequence[Batch], scratch: Path) -> list[Any]:
@@ -149,23 +132,18 @@ def _raced(measurer: Any, batch: Batch) -> TaskState:
 
 def _stock(batches: Sequence[Batch], scratch: Path) -> list[Any]:
     """`LocalBuilder` with a worker per core, then `LocalRunner`, both as `tune_tir` has them."""
-    import tvm
     from tvm.s_tir import meta_schedule as ms
 
     from tlmd.space import schedule as schedules
 
-    _register_intrinsics()
-    workers = len(os.sched_getaffinity(0))
-    builder = ms.builder.LocalBuilder(max_workers=workers, initializer=_register_intrinsics)
-    runner = ms.runner.LocalRunner()
+    peer.register_intrinsics()
+    builder, runner = peer.builder(), ms.runner.LocalRunner()
     results = []
     for number, batch in enumerate((batches[0], *batches)):
-        target = tvm.target.Target(json.loads(batch.task.target.spec))
-        module = tvm.ir.load_json(batch.task.module)
-        module = tvm.IRModule({"main": module["main"].with_attr("global_symbol", "main")})
+        module, target = peer.program(batch.task)
         modules = [schedules.build_module(module, t, target) for t in batch.traces]
         if not number:  # starts the workers
-            modules = modules[: 2 * workers]
+            modules = modules[: 2 * len(os.sched_getaffinity(0))]
         begin = time.perf_counter()
         built = builder.build([ms.builder.BuilderInput(m, target) for m in modules])
         half = time.perf_counter()
@@ -197,12 +175,6 @@ def _arguments(module: Any) -> Any:
     from tvm.s_tir import meta_schedule as ms
 
     return ms.arg_info.ArgInfo.from_entry_func(module, remove_preproc=True)
-
-
-def _register_intrinsics() -> None:
-    from tlmd.space import intrinsics
-
-    intrinsics.register(platform.machine())
 
 
 def _main(runner: str, given: Path) -> None:

@@ -1,9 +1,12 @@
-"""The tasks of the benchmarks, the checkpoint they use, and the cores they stay on."""
+"""The benchmarks' tasks and their random programs, the checkpoint, the cores they stay on."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import torch
@@ -16,7 +19,8 @@ from tlmd.model import checkpoint as checkpoints
 from tlmd.model import network
 from tlmd.model.checkpoint import Checkpoint
 from tlmd.model.ranker import Ranker
-from tlmd.types import TargetInfo, Task
+from tlmd.space.space import InvalidCandidate, TaskSpace, module_hash
+from tlmd.types import Candidate, TargetInfo, Task
 from tlmd.workloads.identity import task_id
 
 
@@ -38,6 +42,28 @@ def load(directory: Path | None, untrained: bool) -> Checkpoint:
         if not untrained or directory is not None:
             raise
         return Checkpoint(0, "nano", network.create("nano"), Ranker())
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A random legal program; the hash is that of its final module."""
+
+    candidate: Candidate
+    trace: str
+    schedule: Any
+    module_hash: str
+
+
+def random_programs(task: Task, attempts: int, seed: int) -> Iterator[Drawn]:
+    """Random programs of the task's space, equal ones among them; some attempts give none."""
+    space, rng = TaskSpace(task), Random(seed)
+    for _ in range(attempts):
+        try:
+            candidate = space.random(rng)
+            schedule = space.finish(candidate)
+        except InvalidCandidate:
+            continue
+        yield Drawn(candidate, space.trace_json(candidate), schedule, module_hash(schedule.mod))
 
 
 def pin(cores: tuple[int, ...]) -> None:

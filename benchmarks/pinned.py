@@ -1,0 +1,36 @@
+"""A module of the benchmarks in a process of its own, on cores of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from tlmd import children
+
+
+def run(
+    module: str,
+    *arguments: str | Path,
+    cores: tuple[int, ...],
+    environment: Mapping[str, str] | None = None,
+) -> str:
+    """What `python -m benchmarks.<module>` wrote to standard output, run on `cores`.
+
+    ``environment`` is all of it (default: `children.environment`). Ends the benchmark where it
+    fails.
+    """
+    done = subprocess.run(
+        [sys.executable, "-m", f"benchmarks.{module}", *map(str, arguments)],
+        env=environment or children.environment(),
+        cwd=Path(__file__).parents[1],
+        capture_output=True,
+        text=True,
+        check=False,
+        preexec_fn=lambda: os.sched_setaffinity(0, cores),
+    )
+    if done.returncode:
+        raise SystemExit(f"benchmarks.{module} failed: {done.stderr[-800:]}")
+    return done.stdout
