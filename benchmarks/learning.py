@@ -1,10 +1,11 @@
 """Does the TLM get better? TLM-base and later versions on subgraphs they have never seen.
 
-`python -m benchmarks.learning --campaign STATE/checkpoints [--figure FILE]`. Each version writes 16
-candidates of each of eight subgraphs of held-out networks, once, without looking at what came of
-them: by the language model, over-generated eightfold and picked by its own ranker, best first.
-Beside them: random candidates, random candidates picked by the newest ranker (the baseline that the
-language model has to beat), and MetaSchedule's best of 64 trials. Reported is the best known time
+`python -m benchmarks.learning --checkpoint BASE --campaign STATE/checkpoints [--figure FILE]`: the
+TLM-base that the campaign began with, versions of the campaign, evenly spaced, and the shipped one.
+Each writes 16 candidates of each of eight subgraphs of held-out networks, once, without looking at
+what came of them: by the language model, over-generated eightfold and picked by its own ranker,
+best first. Beside them: random candidates, random candidates picked by the newest ranker (the
+baseline to beat), and MetaSchedule's best of 64 trials. Reported is the best known time
 of a subgraph over the best of the first 1, 4, 10 and 16 measured, geometric mean over subgraphs and
 seeds. What each found in the end is raced against all others in interleaved rounds.
 """
@@ -16,13 +17,16 @@ import random
 import sys
 import tempfile
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from benchmarks import report, setting
 from benchmarks.setting import pin
+from tlmd.config import SHIPPED
+from tlmd.model import checkpoint
+from tlmd.model.checkpoint import Checkpoint
 from tlmd.types import Candidate, Outcome, Task
 
 COUNTS = (1, 4, 10, 16)
@@ -77,7 +81,7 @@ def _measure(options: Any) -> dict[str, Any]:
     everything, layout = tuple(sorted(os.sched_getaffinity(0))), plan_cores()
     pin(layout.build)
     tasks = held_out(resolve("native", len(layout.run)))
-    checkpoints = _checkpoints(options)
+    policies = _policies(options)
     shares: dict[str, list[dict[int, float]]] = defaultdict(list)
     finals: dict[str, list[float]] = defaultdict(list)
     with (
@@ -85,7 +89,7 @@ def _measure(options: Any) -> dict[str, Any]:
         Measurer(tasks[0].target, layout, Path(cache), builders=3, lend=True) as measurer,
     ):
         for task in tasks:
-            tries = list(_tries(task, checkpoints, options.seeds))
+            tries = list(_tries(task, policies, options.seeds))
             outcomes = _outcomes(measurer, task, tries)
             peers = _peers(task, options, everything)
             raced = _race(measurer, task, tries, peers, outcomes)
@@ -107,7 +111,7 @@ def _measure(options: Any) -> dict[str, Any]:
         "machine": here,
         "seeds": options.seeds,
         "tasks": [task.name for task in tasks],
-        "versions": [c.version for c in checkpoints],
+        "versions": list(policies),
         "rows": rows,
         "finals": ends,
         "by_task": {p: [[s[k] for k in COUNTS] for s in found] for p, found in shares.items()},
@@ -127,32 +131,33 @@ def held_out(target: Any) -> list[Task]:
     return chosen
 
 
-def _checkpoints(options: Any) -> list[Any]:
-    """TLM-base and versions of the campaign, evenly spaced, the newest last."""
-    from tlmd.model import checkpoint
-
-    base = setting.load(options.checkpoint, options.untrained)
+def _policies(options: Any) -> dict[str, Checkpoint]:
+    """TLM-base, versions of the campaign, evenly spaced, and the shipped one, by their names."""
+    policies = {"TLM-base": setting.load(options.checkpoint, options.untrained)}
     folders = sorted(options.campaign.glob("v*")) if options.campaign else []
     count = min(options.versions, len(folders))
-    picked = [folders[round((i + 1) * len(folders) / count) - 1] for i in range(count)]
-    return [base, *map(checkpoint.load, picked)]
+    for number in range(1, count + 1):
+        found = checkpoint.load(folders[round(number * len(folders) / count) - 1])
+        policies[f"version {found.version}"] = found
+    if options.checkpoint:
+        policies["shipped"] = checkpoint.load(SHIPPED)
+    return policies
 
 
-def _tries(task: Task, checkpoints: Sequence[Any], seeds: int) -> Iterable[Try]:
+def _tries(task: Task, policies: Mapping[str, Checkpoint], seeds: int) -> Iterable[Try]:
     from tlmd.generate.generator import Generator, Policy
 
     policy = Policy(over=_OVER, explore=0.0, uniform=0.0)
     for seed in range(seeds):
         drawn = _random(task, _OVER * COUNTS[-1], seed)
         yield Try(_RANDOM, [(d.candidate, d.trace) for d in drawn[: COUNTS[-1]]])
-        newest = Generator(checkpoints[-1], policy, seed)
+        newest = Generator(list(policies.values())[-1], policy, seed)
         rows = newest.extractor(task).rows([d.schedule for d in drawn])
         scores = newest.checkpoint.ranker.score(rows)
         order = sorted(range(len(drawn)), key=lambda i: -scores[i])[: COUNTS[-1]]
         yield Try(_RANKED, [(drawn[i].candidate, drawn[i].trace) for i in order])
-        for checkpoint in checkpoints:
-            proposals, _ = Generator(checkpoint, policy, seed).write(task, COUNTS[-1], [])
-            name = f"version {checkpoint.version}"
+        for name, one in policies.items():
+            proposals, _ = Generator(one, policy, seed).write(task, COUNTS[-1], [])
             yield Try(name, [(p.candidate, p.trace) for p in proposals])
 
 
@@ -222,7 +227,7 @@ def _draw(document: dict[str, Any], path: Path) -> None:
     figure, axes = pyplot.subplots(figsize=(8, 4.2), layout="constrained")
     shades = ("#c6dbef", "#6baed6", "#2171b5", "#08306b")
     for k, shade in zip(COUNTS, shades, strict=True):
-        values = [rows[f"version {v}"][f"@{k}"] for v in versions]
+        values = [rows[version][f"@{k}"] for version in versions]
         axes.plot(range(len(versions)), values, "o-", color=shade, label=f"TLM, best of {k}")
         axes.axhline(rows[_RANKED][f"@{k}"], color="#e08a3c", alpha=0.35 + 0.04 * k, ls="--", lw=1)
         where = (len(versions) - 0.55, rows[_RANKED][f"@{k}"])
@@ -231,7 +236,7 @@ def _draw(document: dict[str, Any], path: Path) -> None:
         if row["policy"] == _PEER:
             axes.axhline(row["share"], color="#3a3a3a", lw=1)
             axes.annotate(_PEER, (0, row["share"]), fontsize=7, va="bottom")
-    axes.set_xticks(range(len(versions)), ["TLM-base", *(f"version {v}" for v in versions[1:])])
+    axes.set_xticks(range(len(versions)), versions)
     axes.set_xlim(-0.2, len(versions) + 0.2)
     axes.set_ylabel("best known time / best time found")
     axes.set_title("Eight held-out subgraphs, three seeds", loc="left", fontsize=10)
