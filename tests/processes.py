@@ -44,3 +44,16 @@ def wait_for(condition: Callable[[], Any], seconds: float, what: str) -> None:
     while not condition():
         assert time.monotonic() < deadline, f"no {what} within {seconds} s"
         time.sleep(0.1)
+
+
+def children(pid: int) -> list[int]:
+    """Its children's pids."""
+    return [int(p) for p in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def alive(pid: int) -> bool:
+    """It runs; a zombie does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
