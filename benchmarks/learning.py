@@ -224,24 +224,28 @@ def _draw(document: dict[str, Any], path: Path) -> None:
 
     rows = {row["policy"]: row for row in document["rows"]}
     versions = document["versions"]
-    figure, axes = pyplot.subplots(figsize=(8, 4.2), layout="constrained")
+    figure, axes = pyplot.subplots(figsize=(8, 4.4), layout="constrained")
     shades = ("#c6dbef", "#6baed6", "#2171b5", "#08306b")
+    end = len(versions) - 0.85
+
+    def beside(share: float, colour: str, text: str, style: str) -> None:
+        axes.plot((-0.15, end), (share, share), style, color=colour, lw=1, zorder=0)
+        axes.annotate(text, (end + 0.05, share), fontsize=8, color=colour, va="center")
+
     for k, shade in zip(COUNTS, shades, strict=True):
         values = [rows[version][f"@{k}"] for version in versions]
         axes.plot(range(len(versions)), values, "o-", color=shade, label=f"TLM, best of {k}")
-        axes.axhline(rows[_RANKED][f"@{k}"], color="#e08a3c", alpha=0.35 + 0.04 * k, ls="--", lw=1)
-        where = (len(versions) - 0.55, rows[_RANKED][f"@{k}"])
-        axes.annotate(f"random + ranker, {k}", where, fontsize=7, color="#a85f1c", va="center")
+        beside(rows[_RANKED][f"@{k}"], "#c47a33", f"{_RANKED}, {k}", "--")
     for row in document["finals"]:
         if row["policy"] == _PEER:
-            axes.axhline(row["share"], color="#3a3a3a", lw=1)
-            axes.annotate(_PEER, (0, row["share"]), fontsize=7, va="bottom")
+            beside(row["share"], "#3a3a3a", _PEER, "-")
     axes.set_xticks(range(len(versions)), versions)
-    axes.set_xlim(-0.2, len(versions) + 0.2)
+    axes.set_xlim(-0.2, len(versions) + 0.45)
     axes.set_ylabel("best known time / best time found")
-    axes.set_title("Eight held-out subgraphs, three seeds", loc="left", fontsize=10)
+    title = f"{len(document['tasks'])} held-out subgraphs, {document['seeds']} seeds"
+    axes.set_title(title, loc="left", fontsize=10)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(fontsize=8, frameon=False, loc="lower right")
+    figure.legend(fontsize=8, frameon=False, loc="outside lower left", ncols=4)
     figure.savefig(path, dpi=150)
 
 

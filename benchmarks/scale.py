@@ -188,7 +188,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--slots", type=int, nargs="+", default=[1, 8, 32, 100], metavar="N")
     parser.add_argument("--seconds", type=float, default=40.0, help="measured per N (default 40)")
     parser.add_argument(
-        "--tasks", type=int, default=0, help="so many tasks (default: all there are)"
+        "--tasks", type=int, default=359, help="so many of the campaign's tasks (default 359)"
     )
     parser.add_argument("--profile", type=Path, metavar="FILE", help="cProfile of the last N")
     options = parser.parse_args(arguments)
@@ -304,8 +304,8 @@ def _tasks(count: int) -> list[Task]:
     """Tasks of the training corpus, as if they were for the simulated hardware."""
     from tlmd.records.dataset import read_dataset
 
-    found = read_dataset(Path(__file__).parent / "data" / "base_records.msgpack.gz").tasks
-    return [replace(task, target=TARGET) for task in found[: count or len(found)]]
+    found = read_dataset(Path(__file__).parent / "data" / "campaign.msgpack.gz").tasks
+    return [replace(task, target=TARGET) for task in found[:count]]
 
 
 def _profile(loop: _Loop, path: str) -> None:

@@ -8,7 +8,6 @@ one the ranker predicts. The held-out networks contribute nothing.
 from __future__ import annotations
 
 import argparse
-import math
 import sys
 import time
 from collections import defaultdict
@@ -143,10 +142,9 @@ def _graded(
         except InvalidCandidate:
             continue
     scores = generator.checkpoint.ranker.score(generator.extractor(space.task).rows(schedules))
-    # The scale of a score is log speed, so differences are ratios of times.
     top = float(scores.max()) if len(scores) else 0.0
     graded += [
-        (candidate, quality_word(1.0, math.exp(top - float(score))), 1.0)
+        (candidate, quality_word(float(score), top), 1.0)  # both are speeds
         for candidate, score in zip(drawn.values(), scores, strict=True)
     ]
     return graded

@@ -25,7 +25,6 @@ _PARAMETERS = {
     "nthread": 1,
     "verbosity": 0,
 }
-_FAILED = 0.5  # a failure counts as this much (in log speed) slower than the slowest success
 
 
 @dataclass(frozen=True)
@@ -51,7 +50,7 @@ class Ranker:
         return self._booster is not None
 
     def score(self, features: Floats) -> Floats:
-        """Predicted log speed ``[n]``, comparable within one task only."""
+        """Predicted share of the task's best speed ``[n]``, comparable within one task only."""
         if self._booster is None or not len(features):
             return np.zeros(len(features), np.float32)
         scores: Floats = self._booster.inplace_predict(features)
@@ -123,8 +122,10 @@ def _weights(task: Measured) -> Floats:
 
 
 def _labels(seconds: NDArray[np.float64]) -> Floats:
-    """Log speed relative to the task's median: how hard a task is cannot be ranked."""
-    finite = seconds[np.isfinite(seconds)]
-    speed = np.log(np.median(finite)) - np.log(np.where(np.isfinite(seconds), seconds, 1.0))
-    worst = float(speed[np.isfinite(seconds)].min()) - _FAILED
-    return np.where(np.isfinite(seconds), speed, worst).astype(np.float32)
+    """Speed as a share of the task's best; failures 0. (Ansor, OSDI'20, section 5.2.)
+
+    How hard a task is cannot be ranked, and what matters is to tell the fast from the fastest: log
+    speed would spend the trees on how slow the slow ones are.
+    """
+    shares: Floats = (seconds.min() / seconds).astype(np.float32)
+    return shares
