@@ -51,6 +51,17 @@ def test_the_interval_holds_the_truth_as_often_as_it_says(count: int, delay: flo
     assert held / 400 >= (0.9 if count > 1 or delay <= 0.03 else 0.7)
 
 
+@pytest.mark.parametrize("count", [3, 7, 20])
+def test_a_reference_that_was_disturbed_makes_nothing_faster(count: int) -> None:
+    rng = random.Random(count)
+    found = []
+    for _ in range(200):
+        samples = [1 + rng.expovariate(1 / 0.03) for _ in range(count)]
+        drifts = [1 + rng.expovariate(1 / 0.2) * (rng.random() < 0.4) for _ in range(count)]
+        found.append(estimate(samples, drifts).seconds)
+    assert 0.98 < sum(found) / 200 < 1.02 and min(found) > 0.8
+
+
 def test_the_estimate_corrects_for_few_repeats() -> None:
     rng = random.Random(0)
     few, many = [], []

@@ -3,7 +3,9 @@
 Whatever disturbs a program delays it, so the fastest repeat is nearest to the truth (Chen & Revels,
 arXiv 1608.04295) and what the others take longer tells how near: delays are taken as exponential,
 for which the minimum's excess has a known distribution. The machine's own speed is divided out
-before, repeat by repeat, by a reference kernel that was timed around each of them.
+before, repeat by repeat, by a reference kernel that was timed around each of them; its readings are
+delayed by the same accidents, so the fastest of a moment counts. Dividing by a delayed one would
+turn an accident into luck, which a minimum then picks.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ NOISY = 0.05  # half-width, as a share, from which a time is called noisy
 # Known of the delays before anything is measured: as if so many repeats had come in with so much.
 _PRIOR, _DELAY = 2, 0.03
 _REFERENCE = 0.006  # how far one reading of the reference kernel is off, as a share
+_MOMENT = 3  # repeats to either side that the machine had the same speed for
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +44,7 @@ def estimate(samples: Sequence[float], drifts: Sequence[float]) -> Estimate:
     its middle allows for what the fastest of so few is still too slow.
     """
     count = len(samples)
-    corrected = [s / d for s, d in zip(samples, drifts, strict=True)]
+    corrected = [s / d for s, d in zip(samples, _settled(drifts), strict=True)]
     fastest = min(corrected)
     known = _PRIOR + count - 1
     delay = (_PRIOR * _DELAY + sum(c / fastest - 1 for c in corrected)) / known
@@ -49,3 +52,9 @@ def estimate(samples: Sequence[float], drifts: Sequence[float]) -> Estimate:
     slack = 2 * _REFERENCE / math.sqrt(count)
     low = fastest * (1 - min(quantile * delay / count, 0.9)) * (1 - slack)
     return Estimate(fastest * (1 - min(delay / count, 0.5)), low, fastest * (1 + slack))
+
+
+def _settled(drifts: Sequence[float]) -> list[float]:
+    """For each repeat the fastest reading of its moment."""
+    ends = range(_MOMENT + 1, _MOMENT + 1 + len(drifts))
+    return [min(drifts[max(0, end - 2 * _MOMENT - 1) : end]) for end in ends]

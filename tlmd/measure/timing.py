@@ -94,7 +94,7 @@ def sample(
             break
         after = drift()
         found.seconds += chunk
-        found.drifts += [math.sqrt(before * after)] * len(chunk)
+        found.drifts += [min(before, after)] * len(chunk)
         found.runs += number * len(chunk)
         before, once = after, min(found.seconds)
     return found if found.seconds else Samples([first_s], [before], False, found.runs)
