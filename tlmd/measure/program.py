@@ -83,12 +83,34 @@ def parse(task: Task) -> Program:
 
 def traffic(task: Task) -> Traffic:
     """What the task has to compute and to move at least; raises what `parse` does."""
-    arguments = parse(task).arguments
-    constant = sum(arguments[i].nbytes for i in task.constants)
-    read = [a for a in arguments if a.reads] or list(arguments)
+    program = parse(task)
+    touched = _touched_bytes(program)
+    constant = sum(touched[i] for i in task.constants)
+    read = [a for a in program.arguments if a.reads] or list(program.arguments)
     # A GEMM's or a convolution's operands; what is added afterwards is smaller.
     widest = max(read, key=lambda a: a.nbytes)
-    return Traffic(task.flops, constant, sum(a.nbytes for a in arguments) - constant, widest.dtype)
+    return Traffic(task.flops, constant, sum(touched) - constant, widest.dtype)
+
+
+def _touched_bytes(program: Program) -> list[int]:
+    """Per argument: all of it, or as much as is read where that is less (rows of a table)."""
+    function = program.module["main"]
+    elements = [0] * len(program.arguments)
+
+    def visit(realize: Any) -> None:
+        block = realize.block
+        times = math.prod(int(iv.dom.extent) for iv in block.iter_vars)
+        for region in block.reads:
+            part = math.prod(int(side.extent) for side in region.region)
+            for i, parameter in enumerate(function.params):
+                if parameter.same_as(region.source):
+                    elements[i] += times * part
+
+    tvm_ffi.structural_walk(function.body, (SBlockRealize, visit), order="post")
+    return [
+        min(a.nbytes, count * a.nbytes // max(math.prod(a.shape), 1)) if count else a.nbytes
+        for a, count in zip(program.arguments, elements, strict=True)
+    ]
 
 
 def make_inputs(program: Program, positive: bool) -> list[Any]:
