@@ -127,7 +127,7 @@ def test_random_schedules_of_a_gemm(measurer: Measurer) -> None:
 def test_slow_candidates_stop_early(measurer: Measurer) -> None:
     # Far enough from what any machine takes: what happens in between is for `test_measure_timing`.
     slow = outcome_of(measurer, gemm_job("gemm", incumbent_s=1e-7))
-    assert slow.ok and len(slow.samples) == 1 and not slow.verified
+    assert slow.ok and len(slow.samples) <= 3 and not slow.verified
     fast = outcome_of(measurer, gemm_job("gemm", incumbent_s=1.0))
     assert len(fast.samples) == LIMITS.repeats and fast.verified
 

@@ -60,16 +60,24 @@ def test_slow_candidates_stop_early() -> None:
     hopeless = Fake(0.05)
     assert hopeless.sample(0.05, incumbent_s=0.004).slow and hopeless.calls == []
     slow = Fake(0.004)
-    assert len(slow.sample(0.004, incumbent_s=0.001).seconds) == 1
+    assert len(slow.sample(0.004, incumbent_s=0.001).seconds) == 3
     slower = Fake(0.00115)
     result = slower.sample(0.00115, incumbent_s=0.001)
-    assert len(result.seconds) <= 3 and result.slow
+    assert len(result.seconds) == 3 and result.slow
+    long = Fake(0.03)
+    assert len(long.sample(0.03, incumbent_s=0.02).seconds) == 1
 
 
-def test_one_slow_repeat_is_not_enough_to_stop() -> None:
-    fake = Fake(0.0009, later=[0.00095, 0.00115])
+def test_two_slow_repeats_are_not_enough_to_stop() -> None:
+    fake = Fake(0.0009, later=[0.00095, 0.0027, 0.00135])
     result = fake.sample(0.003, incumbent_s=0.001)
     assert not result.slow and len(result.seconds) >= 7
+
+
+def test_three_short_repeats_take_no_longer_than_a_long_one() -> None:
+    fake = Fake(1e-5)
+    fake.sample(1e-4, incumbent_s=1e-6)
+    assert sum(fake.calls[1:]) * 1e-5 < 2.1e-3
 
 
 @pytest.mark.parametrize(("seconds", "least", "most"), [(0.9e-3, 7, 7), (1.004e-3, 8, 28)])

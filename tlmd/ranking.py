@@ -10,13 +10,15 @@ from dataclasses import replace
 from tlmd.types import Outcome, Record
 
 FINALISTS = 4
+# What disturbs a program from its first repeat to its last shows in no interval of its own.
+_UNSEEN = 1.08
 
 
 def fastest(records: Iterable[Record]) -> Record | None:
     """The best verified record, or None.
 
     A best-of-many over noisy times picks luck. So a record that was raced against others holds its
-    place until another's whole interval lies below its own.
+    place until another's whole interval lies clearly below its own.
     """
     raced, alone = None, None
     for record in records:
@@ -28,7 +30,7 @@ def fastest(records: Iterable[Record]) -> Record | None:
             alone = _faster(alone, record)
     if raced is None or alone is None:
         return raced or alone
-    return alone if alone.outcome.high < raced.outcome.low else raced
+    return alone if alone.outcome.high * _UNSEEN < raced.outcome.low else raced
 
 
 def leading(records: Iterable[Record], count: int) -> tuple[Record, ...]:
@@ -49,7 +51,7 @@ def finalists(records: Iterable[Record], best: Record | None) -> tuple[Record, .
         for r in records
         if _counts(r)
         and r is not best
-        and r.outcome.low <= best.outcome.high
+        and r.outcome.low <= best.outcome.high * _UNSEEN
         and not (r.outcome.raced and best.outcome.raced)
     )
     nearest = heapq.nsmallest(FINALISTS - 1, rivals, key=lambda r: r.outcome.seconds)

@@ -11,7 +11,9 @@ from tlmd.measure.noise import Estimate, estimate
 
 REPEAT_S = 2e-3  # one repeat lasts at least this long, so that the clock and its call do not count
 _HOPELESS = 3.0  # a warm-up run so much slower than the incumbent is enough
-_WARM_UP_COUNTS_S = 0.02  # page faults do not matter for a warm-up run at least this long
+_WARM_UP_COUNTS_S = 5e-3  # page faults do not matter for a warm-up run at least this long
+_LONG_S = 20e-3  # one run tells as much as several short ones
+_FIRST = 3  # short repeats in place of the first one: what disturbs its beginning is in one of them
 _SETTLED = 0.01  # half-width of the interval from which more repeats tell nothing new
 _CONTENDER = 4  # times as many repeats for one that may or may not beat the incumbent
 _MAX_NUMBER = 100_000
@@ -73,9 +75,10 @@ def sample(
 
     `drift` tells how slow the machine is now (1.0: as at the start) and is asked around every few
     repeats. With an incumbent the program is given up as soon as its interval lies above the
-    incumbent's time, after one repeat where it is a quarter slower; without, or when it is clearly
-    faster, it gets the planned repeats; in between more, until the interval is narrow. One too slow
-    for the budget keeps its warm-up run as its only sample.
+    incumbent's time, after three short repeats where it is a tenth slower (one where a run takes
+    long); without, or when it is clearly faster, it gets the planned repeats; in between more,
+    until the interval is narrow. One too slow for the budget keeps its warm-up run as its only
+    sample.
     """
     deadline = clock() + race.budget_s
     before = drift()
@@ -87,9 +90,9 @@ def sample(
         once = min(once, run(1))
         found.runs += 1
     while not found.seconds or not race.decided(found):
-        number = per_repeat(once)
+        number, count = _plan(once, not found.seconds)
         left = int((deadline - clock()) / (number * once))
-        chunk = [run(number) for _ in range(min(1 if not found.seconds else 2, left))]
+        chunk = [run(number) for _ in range(min(count, left))]
         if not chunk:
             break
         after = drift()
@@ -100,6 +103,13 @@ def sample(
     return found if found.seconds else Samples([first_s], [before], False, found.runs)
 
 
-def per_repeat(once: float) -> int:
+def _plan(once: float, first: bool) -> tuple[int, int]:
+    """Runs per repeat, and repeats before the reference is asked again."""
+    if not first:
+        return per_repeat(once), 2
+    return (1, 1) if once >= _LONG_S else (per_repeat(once, REPEAT_S / _FIRST), _FIRST)
+
+
+def per_repeat(once: float, least_s: float = REPEAT_S) -> int:
     """Runs per repeat of a program that takes `once` seconds."""
-    return max(1, min(_MAX_NUMBER, math.ceil(REPEAT_S / max(once, 1e-9))))
+    return max(1, min(_MAX_NUMBER, math.ceil(least_s / max(once, 1e-9))))

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from tlmd.ranking import fastest, finalists, leading
 from tlmd.types import Baseline, Proposal, Record, Status, Task
 
-_FINALS = 1  # races of one task before a job has done with it: each builds its finalists anew
+_FINALS = 3  # races of one task: a best that lost its race makes way for another that had none
 _BARREN = 4  # turns without a program, all refused, before a task is given up
 
 
