@@ -56,5 +56,4 @@ def estimate(samples: Sequence[float], drifts: Sequence[float]) -> Estimate:
 
 def _settled(drifts: Sequence[float]) -> list[float]:
     """For each repeat the fastest reading of its moment."""
-    ends = range(_MOMENT + 1, _MOMENT + 1 + len(drifts))
-    return [min(drifts[max(0, end - 2 * _MOMENT - 1) : end]) for end in ends]
+    return [min(drifts[max(0, i - _MOMENT) : i + _MOMENT + 1]) for i in range(len(drifts))]

@@ -95,20 +95,23 @@ def traffic(task: Task) -> Traffic:
 def _touched_bytes(program: Program) -> list[int]:
     """Per argument: all of it, or as much as is read where that is less (rows of a table)."""
     function = program.module["main"]
-    elements = [0] * len(program.arguments)
+    elements: list[float] = [0] * len(program.arguments)
 
     def visit(realize: Any) -> None:
         block = realize.block
-        times = math.prod(int(iv.dom.extent) for iv in block.iter_vars)
+        domain = [iv.dom.extent for iv in block.iter_vars]
         for region in block.reads:
-            part = math.prod(int(side.extent) for side in region.region)
+            extents = [*domain, *(side.extent for side in region.region)]
+            # A region that grows with its place: all of it.
+            fixed = all(isinstance(e, tvm.tirx.IntImm) for e in extents)
+            count = math.prod(map(int, extents)) if fixed else math.inf
             for i, parameter in enumerate(function.params):
                 if parameter.same_as(region.source):
-                    elements[i] += times * part
+                    elements[i] += count
 
     tvm_ffi.structural_walk(function.body, (SBlockRealize, visit), order="post")
     return [
-        min(a.nbytes, count * a.nbytes // max(math.prod(a.shape), 1)) if count else a.nbytes
+        int(count) * a.numpy_dtype.itemsize if 0 < count < math.prod(a.shape) else a.nbytes
         for a, count in zip(program.arguments, elements, strict=True)
     ]
 
