@@ -108,11 +108,16 @@ def candidates(state: Path) -> list[str]:
 
 
 def measured(records: list[Record]) -> list[str]:
-    """The ids of what was measured; a race times finalists once more, which does not count."""
-    found = [r for r in records if r.outcome.status is not Status.INVALID]
-    alone = [r.candidate.id for r in found if not r.outcome.raced]
-    known = set(alone)
-    return alone + [r.candidate.id for r in found if r.candidate.id not in known]
+    """The ids of what was measured, in order.
+
+    A race times finalists once more, which does not count; one of the same batch replaces the row.
+    """
+    found: list[str] = []
+    for record in records:
+        again = record.outcome.raced and record.candidate.id in found
+        if record.outcome.status is not Status.INVALID and not again:
+            found.append(record.candidate.id)
+    return found
 
 
 def children(group: int) -> list[int]:

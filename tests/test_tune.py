@@ -182,8 +182,8 @@ def test_running_again_continues(tuned: Run, daemon: tlmd.Daemon) -> None:
     assert after[: len(before)] == before and len(after) > len(before)
     assert len(set(after)) == len(after) == more.summary["measured"]
     best = {t["name"]: t["best_us"] for t in tuned.summary["tasks"]}
-    # Finalists are timed again, so a best time may be corrected upwards.
-    assert all(t["best_us"] <= 1.2 * best[t["name"]] for t in more.summary["tasks"])
+    # Finalists are timed again, so a best time may be corrected upwards; what was found is kept.
+    assert all(t["best_us"] <= 2 * best[t["name"]] for t in more.summary["tasks"])
 
     less = tune(endtoend.MODEL, daemon, TRIALS)
     assert endtoend.candidates(state) == after
