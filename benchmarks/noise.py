@@ -4,7 +4,8 @@ The same candidates of four tasks are ranked twice by each, in turns, while a pr
 core hogs the memory bus every other few seconds and the clock that all of them read speeds up and
 slows down by 15 % (a preloaded library stretches it: what a changing frequency looks like). The
 truth comes first, from a quiet machine: all candidates of a task built in one process and timed in
-interleaved rounds. Reported are the rank correlation (Spearman) of the two rankings, that of each
+interleaved rounds, in several processes, as where code and arguments come to lie is luck, too.
+Reported are the rank correlation (Spearman) of the two rankings, that of each
 with the truth, and how often the one that was chosen is within 2 % of the true best.
 """
 
@@ -32,7 +33,8 @@ from tlmd import children, wire
 
 _TRUTH = "--truth"
 _NEAR = 1.02
-_ROUNDS, _HOPELESS = 15, 4.0  # rounds of the truth; times slower than the best: no more of them
+_PROCESSES, _ROUNDS = 5, 30  # of the truth
+_HOPELESS = 4.0  # times slower than the best: no more rounds
 _HOG_S, _HOG_BYTES = 3.0, 256 << 20
 _STRETCH = """
 #define _GNU_SOURCE
@@ -161,17 +163,26 @@ def _hog(cores: tuple[int, ...]) -> None:
 
 
 def _truth(batch: Batch, cores: tuple[int, ...]) -> list[float]:
-    """Seconds of every candidate, all in one process, in interleaved rounds."""
+    """Seconds of every candidate, by what it takes beside all others in each of several processes.
+
+    A process, or its moment, that is slow as a whole counts for nothing.
+    """
     environment = children.running_tvm(len(cores))
     with tempfile.TemporaryDirectory(prefix="tlmd-bench-") as scratch:
         given = Path(scratch) / "batch"
         given.write_bytes(wire.pack(batch))
-        said = pinned.run("noise", _TRUTH, given, cores=cores, environment=environment)
-    found: list[float] = json.loads(said.splitlines()[-1])
+        told = [
+            pinned.run("noise", _TRUTH, given, str(seed), cores=cores, environment=environment)
+            for seed in range(_PROCESSES)
+        ]
+    logs = np.log([json.loads(said.splitlines()[-1]) for said in told])
+    level = logs.mean(axis=1, keepdims=True)
+    found: list[float] = np.exp(np.median(logs - level, axis=0) + level.mean()).tolist()
     return found
 
 
-def _be_the_truth(given: Path) -> list[float]:
+def _be_the_truth(given: Path, seed: int) -> list[float]:
+    """Median seconds of every candidate in one process that builds them in a random order."""
     import tvm
 
     from tlmd.measure.executable import Executable
@@ -182,22 +193,24 @@ def _be_the_truth(given: Path) -> list[float]:
 
     batch = wire.unpack(Batch, given.read_bytes())
     program, target = parse(batch.task), tvm_target(batch.task.target)
-    programs = []
-    for trace in batch.traces:
-        module = build_module(program.module, trace, target)
-        programs.append(Executable(tvm.compile(module, target).jit(), program, tvm.cpu(), False))
-        programs[-1].allocate(None)
-    best = [min(one.first_run()[0], one.once()) for one in programs]
-    rng = random.Random(0)
+    rng, count = random.Random(seed), len(batch.traces)
+    programs: dict[int, Executable] = {}
+    for index in rng.sample(range(count), count):
+        module = build_module(program.module, batch.traces[index], target)
+        programs[index] = Executable(tvm.compile(module, target).jit(), program, tvm.cpu(), False)
+        programs[index].allocate(None)
+    once = {i: min(one.first_run()[0], one.once()) for i, one in programs.items()}
+    samples: dict[int, list[float]] = {i: [] for i in programs}
     for _ in range(_ROUNDS):
-        fast = [i for i, s in enumerate(best) if s < _HOPELESS * min(best)]
+        fast = [i for i in once if once[i] < _HOPELESS * min(once.values())]
         for index in rng.sample(fast, len(fast)):
-            best[index] = min(best[index], programs[index].run(per_repeat(best[index])))
-    return best
+            samples[index].append(programs[index].run(per_repeat(once[index])))
+            once[index] = min(once[index], samples[index][-1])
+    return [statistics.median(samples[i] or [once[i]]) for i in range(count)]
 
 
 if __name__ == "__main__":
     if sys.argv[1:2] == [_TRUTH]:
-        print(json.dumps(_be_the_truth(Path(sys.argv[2]))))
+        print(json.dumps(_be_the_truth(Path(sys.argv[2]), int(sys.argv[3]))))
         sys.exit(0)
     sys.exit(main())

@@ -125,8 +125,8 @@ def _raced(measurer: Any, batch: Batch) -> TaskState:
         state.add([Record(job.candidate, outcome)])
     while racers := state.begin_race():
         outcomes = measurer.final(batch.task, [r.candidate for r in racers])
-        pairs = zip(racers, outcomes, strict=bool(outcomes))
-        state.refresh(retimed(r, o, time.time(), r.batch) for r, o in pairs)
+        pairs, now = zip(racers, outcomes, strict=bool(outcomes)), time.time()
+        state.refresh(retimed(r, o, now, r.batch) for r, o in pairs)
     return state
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from tlmd.measure.finals import difference, interleave, leader
+from tlmd.measure.noise import Reading
 from tlmd.measure.timing import Samples
 
 
@@ -26,13 +27,13 @@ class Machine:
 
         return run
 
-    def drift(self) -> float:
+    def read(self) -> Reading:
         self.slow = self._rng.uniform(0.7, 1.5)
-        return 1.0  # as a reference kernel that does not feel it
+        return Reading()  # as a reference kernel that does not feel it
 
     def race(self, *seconds: float, budget_s: float = 5.0) -> list[int]:
         runs = [self.program(s) for s in seconds]
-        found = interleave(runs, self.drift, seconds, budget_s, clock=lambda: self.now)
+        found = interleave(runs, self.read, seconds, budget_s, clock=lambda: self.now)
         self.rounds = [len(f.seconds) for f in found]
         return sorted(range(len(found)), key=lambda i: difference(found[i], found[leader(found)]))
 
@@ -44,8 +45,13 @@ def test_pairs_find_the_fastest_whatever_the_machine_does(seed: int) -> None:
 
 
 def test_only_who_stayed_can_lead() -> None:
-    dropped = Samples([0.9, 0.9, 0.9], [1.0] * 3)  # by a leader that was dropped itself later on
-    assert leader([dropped, Samples([1.0] * 9, [1.0] * 9), Samples([1.1] * 9, [1.0] * 9)]) == 1
+    dropped = Samples(
+        [0.9, 0.9, 0.9], [Reading()] * 3
+    )  # by a leader that was dropped itself later on
+    assert (
+        leader([dropped, Samples([1.0] * 9, [Reading()] * 9), Samples([1.1] * 9, [Reading()] * 9)])
+        == 1
+    )
 
 
 def test_losers_sit_out() -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tlmd.measure.noise import estimate
+from tlmd.measure.noise import Reading, estimate
 
 times = st.floats(1e-6, 10.0)
 shares = st.lists(st.floats(0.0, 0.5), min_size=1, max_size=20)
@@ -16,7 +16,7 @@ shares = st.lists(st.floats(0.0, 0.5), min_size=1, max_size=20)
 
 @given(times, shares)
 def test_the_estimate_lies_in_its_interval(seconds: float, delays: list[float]) -> None:
-    found = estimate([seconds * (1 + d) for d in delays], [1.0] * len(delays))
+    found = estimate([seconds * (1 + d) for d in delays], [Reading()] * len(delays))
     assert 0 < found.low <= found.seconds <= found.high
     assert found.high <= 1.02 * seconds * (1 + min(delays))
 
@@ -24,8 +24,8 @@ def test_the_estimate_lies_in_its_interval(seconds: float, delays: list[float]) 
 @given(times, shares, st.floats(0.5, 2.0))
 def test_a_known_drift_changes_nothing(seconds: float, delays: list[float], drift: float) -> None:
     samples = [seconds * (1 + d) for d in delays]
-    quiet = estimate(samples, [1.0] * len(samples))
-    slow = estimate([drift * s for s in samples], [drift] * len(samples))
+    quiet = estimate(samples, [Reading()] * len(samples))
+    slow = estimate([drift * s for s in samples], [Reading(drift)] * len(samples))
     assert slow.seconds == pytest.approx(quiet.seconds)
     assert slow.spread == pytest.approx(quiet.spread)
 
@@ -33,8 +33,8 @@ def test_a_known_drift_changes_nothing(seconds: float, delays: list[float], drif
 @given(times, shares)
 def test_more_of_the_same_narrows_the_interval(seconds: float, delays: list[float]) -> None:
     samples = [seconds * (1 + d) for d in delays]
-    one = estimate(samples, [1.0] * len(samples))
-    four = estimate(4 * samples, [1.0] * 4 * len(samples))
+    one = estimate(samples, [Reading()] * len(samples))
+    four = estimate(4 * samples, [Reading()] * 4 * len(samples))
     assert four.spread <= one.spread
 
 
@@ -45,7 +45,7 @@ def test_the_interval_holds_the_truth_as_often_as_it_says(count: int, delay: flo
     held = 0
     for _ in range(400):
         samples = [1 + rng.expovariate(1 / delay) for _ in range(count)]
-        found = estimate(samples, [1.0] * count)
+        found = estimate(samples, [Reading()] * count)
         held += found.low <= 1.0
     # One repeat knows the delays from before only; heavier ones than expected are not foreseen.
     assert held / 400 >= (0.9 if count > 1 or delay <= 0.03 else 0.7)
@@ -57,8 +57,8 @@ def test_a_reference_that_was_disturbed_makes_nothing_faster(count: int) -> None
     found = []
     for _ in range(200):
         samples = [1 + rng.expovariate(1 / 0.03) for _ in range(count)]
-        drifts = [1 + rng.expovariate(1 / 0.2) * (rng.random() < 0.4) for _ in range(count)]
-        found.append(estimate(samples, drifts).seconds)
+        slow = [1 + rng.expovariate(1 / 0.2) * (rng.random() < 0.4) for _ in range(count)]
+        found.append(estimate(samples, [Reading(s) for s in slow]).seconds)
     assert 0.98 < sum(found) / 200 < 1.02 and min(found) > 0.8
 
 
@@ -67,6 +67,17 @@ def test_the_estimate_corrects_for_few_repeats() -> None:
     few, many = [], []
     for _ in range(400):
         samples = [1 + rng.expovariate(1 / 0.03) for _ in range(20)]
-        few.append(estimate(samples[:3], [1.0] * 3).seconds)
-        many.append(estimate(samples, [1.0] * 20).seconds)
+        few.append(estimate(samples[:3], [Reading()] * 3).seconds)
+        many.append(estimate(samples, [Reading()] * 20).seconds)
     assert abs(sum(few) / 400 - sum(many) / 400) < 0.005
+
+
+@given(times, shares, st.floats(1.0, 1.5), st.floats(0.0, 1.0))
+def test_what_slow_caches_may_have_cost_is_in_the_interval(
+    seconds: float, delays: list[float], caches: float, felt: float
+) -> None:
+    samples = [seconds * (1 + d) for d in delays]
+    quiet = estimate(samples, [Reading()] * len(samples))
+    slow = estimate([s * caches**felt for s in samples], [Reading(1.0, caches)] * len(samples))
+    assert slow.low <= quiet.low * (1 + 1e-9) and quiet.high <= slow.high * (1 + 1e-9)
+    assert slow.low <= slow.seconds <= slow.high

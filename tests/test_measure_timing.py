@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from tlmd.measure.noise import Reading
 from tlmd.measure.timing import Race, Samples, sample
 
 
@@ -29,16 +30,16 @@ class Fake:
         self.now += number * one
         return one
 
-    def drift(self) -> float:
+    def read(self) -> Reading:
         if self._slowness:
             self._slow = self._slowness.pop(0)
-        return self._slow
+        return Reading(self._slow)
 
     def sample(
         self, first_s: float, incumbent_s: float | None = None, budget_s: float = 3.0
     ) -> Samples:
         race = Race(incumbent_s, budget_s=budget_s)
-        return sample(self.run, self.drift, first_s, race, clock=lambda: self.now)
+        return sample(self.run, self.read, first_s, race, clock=lambda: self.now)
 
 
 def test_all_repeats_are_kept_without_an_incumbent() -> None:

@@ -9,7 +9,9 @@ from tlmd.ranking import FINALISTS, fastest, finalists, leading
 from tlmd.types import Candidate, Outcome, Record, Status
 
 
-def record(number: int, seconds: float, width: float = 0.05, raced: bool = False) -> Record:
+def record(
+    number: int, seconds: float, width: float = 0.05, raced: bool = False, created: float = 0.0
+) -> Record:
     outcome = Outcome(
         Status.OK,
         (seconds,),
@@ -19,7 +21,7 @@ def record(number: int, seconds: float, width: float = 0.05, raced: bool = False
         high=seconds * (1 + width),
         raced=raced,
     )
-    return Record(Candidate("t", 0, ((number,),)), outcome)
+    return Record(Candidate("t", 0, ((number,),)), outcome, created=created)
 
 
 records = st.lists(
@@ -33,6 +35,14 @@ def test_one_timed_alone_must_win_clearly_against_one_that_was_raced() -> None:
     assert fastest([close, raced, clear]) is clear
     assert fastest([close, clear]) is clear
     assert fastest([]) is None
+
+
+def test_who_won_the_newest_race_is_the_best() -> None:
+    lost = record(0, 1.0, raced=True, created=1.0)  # to the winner, at a faster moment
+    winner = record(1, 1.2, raced=True, created=2.0)
+    second = record(2, 1.3, raced=True, created=2.0)
+    for order in ([lost, winner, second], [second, winner, lost]):
+        assert fastest(order) is winner
 
 
 def test_what_is_wrong_or_failed_is_never_best() -> None:

@@ -18,16 +18,19 @@ def fastest(records: Iterable[Record]) -> Record | None:
     """The best verified record, or None.
 
     A best-of-many over noisy times picks luck. So a record that was raced against others holds its
-    place until another's whole interval lies clearly below its own.
+    place until another's whole interval lies clearly below its own. The best of before is in every
+    race, so the newest decides; what lost an earlier one has a time of another moment.
     """
     raced, alone = None, None
     for record in records:
         if not _counts(record):
             continue
-        if record.outcome.raced:
-            raced = _faster(raced, record)
-        else:
+        if not record.outcome.raced:
             alone = _faster(alone, record)
+        elif raced is None or record.created > raced.created:
+            raced = record
+        elif record.created == raced.created:
+            raced = _faster(raced, record)
     if raced is None or alone is None:
         return raced or alone
     return alone if alone.outcome.high * _UNSEEN < raced.outcome.low else raced

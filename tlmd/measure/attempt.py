@@ -13,7 +13,7 @@ from tlmd.measure import timing, verify
 from tlmd.measure.energy import EnergyMeter
 from tlmd.measure.executable import Executable
 from tlmd.measure.protocol import NO_REFERENCE, Stage, Work, send
-from tlmd.measure.rig import Workplace, outcome_of
+from tlmd.measure.rig import Workplace, outcome_of, swing
 from tlmd.space.schedule import build_module
 from tlmd.types import Outcome, Status
 
@@ -77,20 +77,18 @@ class Attempt:
         return self._first_run(executable), True
 
     def _time(self, executable: Executable, first: FirstRun) -> tuple[Outcome, list[Any] | None]:
-        limits, drift = self._env.setup.limits, self._env.drift
-        before = drift()
+        limits, read = self._env.setup.limits, self._env.read
+        before = read()
         if self._work.is_baseline:  # may take seconds, and nobody needs to know to the percent
             race = timing.Race(repeats=_BASELINE_REPEATS, budget_s=_BASELINE_S)
         else:
             race = timing.Race(self._work.incumbent_s, limits.repeats, limits.budget_s)
         meter = EnergyMeter()
         meter.start()
-        found = timing.sample(executable.run, drift, first[0], race)
+        found = timing.sample(executable.run, read, first[0], race)
         joules = meter.stop()
-        drifts = [before, *found.drifts]
-        return outcome_of(
-            found.seconds, found.drifts, max(drifts) / min(drifts), joules, found.runs
-        ), None if found.slow else first[1]
+        outcome = outcome_of(found, swing([before, *found.readings]), joules)
+        return outcome, None if found.slow else first[1]
 
     def _check(
         self,

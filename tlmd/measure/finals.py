@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from tlmd.measure.noise import Reading
 from tlmd.measure.timing import Run, Samples, per_repeat
 
 _LEAST, _MOST = 6, 40  # rounds
@@ -31,7 +32,7 @@ class _Racer:
 
 def interleave(
     runs: Sequence[Run],
-    drift: Callable[[], float],
+    read: Callable[[], Reading],
     first_s: Sequence[float],
     budget_s: float,
     clock: Callable[[], float] = time.perf_counter,
@@ -46,12 +47,12 @@ def interleave(
     for number in range(_MOST):
         alive = [r for r in racers if r.alive]
         rng.shuffle(alive)
-        before = drift()
+        before = read()
         for racer in alive:
             count = per_repeat(racer.once)
             seconds = racer.run(count)
             racer.samples.seconds.append(seconds)
-            racer.samples.drifts.append(before)
+            racer.samples.readings.append(before)
             racer.samples.runs += count
             racer.once = min(racer.once, seconds)
         if number + 1 >= _LEAST and _drop(alive):

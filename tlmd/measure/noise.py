@@ -6,6 +6,10 @@ for which the minimum's excess has a known distribution. The machine's own speed
 before, repeat by repeat, by a reference kernel that was timed around each of them; its readings are
 delayed by the same accidents, so the fastest of a moment counts. Dividing by a delayed one would
 turn an accident into luck, which a minimum then picks.
+
+A neighbour on the same core of a shared machine leaves less of its caches. That slows some programs
+by half and others not at all, so how slow the caches are now cannot be divided out: the time is the
+middle of what it may have cost, and the interval holds both ends.
 """
 
 from __future__ import annotations
@@ -20,6 +24,16 @@ NOISY = 0.05  # half-width, as a share, from which a time is called noisy
 _PRIOR, _DELAY = 2, 0.03
 _REFERENCE = 0.006  # how far one reading of the reference kernel is off, as a share
 _MOMENT = 3  # repeats to either side that the machine had the same speed for
+_FELT = 0.5  # half of what slow caches may cost: from nothing (a GEMM) to all (a convolution)
+_WORST = 1.5  # more they do not cost, however slow the probe is
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How slow the machine is: ``core`` 1.0 as at the start, ``caches`` 1.0 as at their best."""
+
+    core: float = 1.0
+    caches: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,24 +50,28 @@ class Estimate:
         return 0.5 * math.log(self.high / self.low)
 
 
-def estimate(samples: Sequence[float], drifts: Sequence[float]) -> Estimate:
+def estimate(samples: Sequence[float], readings: Sequence[Reading]) -> Estimate:
     """The time behind `samples` (seconds per run, at least one).
 
-    `drifts` says for each how slow the machine was then: the reference kernel's time over its time
-    when all was quiet. The interval's low end is the F(2, 2k) quantile of the exponential model;
-    its middle allows for what the fastest of so few is still too slow.
+    `readings` says for each how slow the machine was then. The interval's low end is the F(2, 2k)
+    quantile of the exponential model; its middle allows for what the fastest of so few is still
+    too slow. Slow caches widen the interval to both sides.
     """
     count = len(samples)
-    corrected = [s / d for s, d in zip(samples, _settled(drifts), strict=True)]
+    settled = _settled(readings)
+    corrected = [s / (r.core * r.caches**_FELT) for s, r in zip(samples, settled, strict=True)]
     fastest = min(corrected)
+    unsure = settled[corrected.index(fastest)].caches ** _FELT
     known = _PRIOR + count - 1
     delay = (_PRIOR * _DELAY + sum(c / fastest - 1 for c in corrected)) / known
     quantile = known * ((1 - CONFIDENCE) ** (-1 / known) - 1)
     slack = 2 * _REFERENCE / math.sqrt(count)
     low = fastest * (1 - min(quantile * delay / count, 0.9)) * (1 - slack)
-    return Estimate(fastest * (1 - min(delay / count, 0.5)), low, fastest * (1 + slack))
+    middle = fastest * (1 - min(delay / count, 0.5))
+    return Estimate(middle, low / unsure, fastest * (1 + slack) * unsure)
 
 
-def _settled(drifts: Sequence[float]) -> list[float]:
-    """For each repeat the fastest reading of its moment."""
-    return [min(drifts[max(0, i - _MOMENT) : i + _MOMENT + 1]) for i in range(len(drifts))]
+def _settled(readings: Sequence[Reading]) -> list[Reading]:
+    """For each repeat the fastest readings of its moment, within reason."""
+    moments = (readings[max(0, i - _MOMENT) : i + _MOMENT + 1] for i in range(len(readings)))
+    return [Reading(min(r.core for r in m), min(_WORST, *(r.caches for r in m))) for m in moments]

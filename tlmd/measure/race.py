@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from tlmd.measure import finals
 from tlmd.measure.protocol import Final
-from tlmd.measure.rig import Workplace, outcome_of
+from tlmd.measure.rig import Workplace, outcome_of, swing
 from tlmd.measure.timing import Samples
 from tlmd.space.schedule import build_module
 from tlmd.space.space import TaskSpace
@@ -38,14 +38,14 @@ class Race:
         with self._place.timing():
             first = [racer.first_run()[0] for racer in racers]
             budget_s = env.setup.limits.budget_s * len(racers)
-            found = finals.interleave([r.run for r in racers], env.drift, first, budget_s)
+            found = finals.interleave([r.run for r in racers], env.read, first, budget_s)
         return _outcomes(found)
 
 
 def _outcomes(found: list[Samples]) -> tuple[Outcome, ...]:
     """The leader's time by itself, the others' by their ratio to it."""
     best = found[finals.leader(found)]
-    plain = outcome_of(best.seconds, best.drifts, _swing(best), None, best.runs)
+    plain = outcome_of(best, swing(best.readings), None)
     outcomes = []
     for samples in found:
         ratio = 1.0
@@ -55,7 +55,7 @@ def _outcomes(found: list[Samples]) -> tuple[Outcome, ...]:
             replace(
                 plain,
                 samples=tuple(samples.seconds),
-                drift=statistics.fmean(samples.drifts),
+                drift=statistics.fmean(r.core for r in samples.readings),
                 raced=True,
                 estimate=plain.estimate * ratio,
                 low=plain.low * ratio,
@@ -63,7 +63,3 @@ def _outcomes(found: list[Samples]) -> tuple[Outcome, ...]:
             )
         )
     return tuple(outcomes)
-
-
-def _swing(samples: Samples) -> float:
-    return max(samples.drifts) / min(samples.drifts)

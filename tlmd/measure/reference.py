@@ -1,16 +1,36 @@
-"""A small fixed GEMM whose time tells how fast the machine is right now."""
+"""Small fixed kernels whose times tell how fast the machine is right now."""
 
 from __future__ import annotations
 
+import mmap
 from typing import Any
 
 import numpy as np
 import tvm
 from tvm import te
+from tvm.script import from_source, tirx
+
+from tlmd.measure.noise import Reading
 
 _SIZE = 160  # 8 MFLOP: about 0.1 ms on a core, all in the second-level cache
 _RUNS = 5
 _FIRST_RUNS = 200
+_LINE = 16  # integers in a cache line
+_SHARE = 0.375  # of the second-level cache: fits when the core is ours alone
+_L2_BYTES = 1 << 20  # where the target does not say
+_PROBE_RUNS, _SETTLING = 3, 20
+# A reading below the best pulls it down by so much of the way, one above lets it rise.
+_FALL, _RISE = 0.25, 0.0002
+_CHASE = """
+@T.prim_func(s_tir=True)
+def main(following: T.Buffer(({count},), "int32"), last: T.Buffer((1,), "int32")):
+    T.func_attr({{"global_symbol": "main", "tirx.noalias": True}})
+    place = T.alloc_buffer((1,), "int32", scope="local")
+    place[0] = 0
+    for _ in T.serial({lines}):
+        place[0] = following[place[0]]
+    last[0] = place[0]
+"""
 
 
 class ReferenceKernel:
@@ -36,6 +56,52 @@ class ReferenceKernel:
     def settled_seconds(self) -> float:
         """Fastest of many runs: the value that later ones are compared with."""
         return float(min(self._first(*self._arrays).results))
+
+
+class CacheProbe:
+    """Follows a chain through much of the second-level cache: each read waits for the last."""
+
+    def __init__(self, target: Any, l2_bytes: int) -> None:
+        lines = int(_SHARE * (l2_bytes or _L2_BYTES)) // (4 * _LINE)
+        order = np.random.default_rng(0).permutation(lines) * _LINE
+        following = np.zeros(lines * _LINE, np.int32)
+        following[order] = np.roll(order, -1)
+        self._arrays = [tvm.runtime.tensor(a) for a in (following, np.zeros(1, np.int32))]
+        source = _CHASE.format(count=lines * _LINE, lines=lines)
+        module = tvm.IRModule({"main": from_source(source, {"T": tirx})})
+        self._runtime = tvm.compile(module, target).jit()
+        self._evaluate = self._runtime.time_evaluator(
+            "main", tvm.cpu(), number=1, repeat=_PROBE_RUNS
+        )
+
+    def seconds(self) -> float:
+        """Fastest of a few runs, each about 5 ns per cache line."""
+        return float(min(self._evaluate(*self._arrays).results))
+
+
+class Gauge:
+    """Tells how slow the machine is; what is known of its best is shared with forked children.
+
+    ``reference_s``: what the reference kernel takes when all is quiet; measured where it is 0.
+    """
+
+    def __init__(self, target: Any, l2_bytes: int, reference_s: float) -> None:
+        self._kernel, self._probe = ReferenceKernel(target), CacheProbe(target, l2_bytes)
+        self.reference_s = reference_s or self._kernel.settled_seconds()
+        self._best = np.frombuffer(mmap.mmap(-1, 8), np.float64)
+        self._best[0] = min(self._beside()[1] for _ in range(_SETTLING))
+
+    def read(self) -> Reading:
+        """How slow the machine is now, in about a millisecond."""
+        core, ratio = self._beside()
+        best = float(self._best[0])
+        self._best[0] += (_FALL if ratio < best else _RISE) * (ratio - best)
+        return Reading(core / self.reference_s, max(1.0, ratio / best))
+
+    def _beside(self) -> tuple[float, float]:
+        """Seconds of the kernel, and the probe's as a multiple: the clock is in both."""
+        core = self._kernel.seconds()
+        return core, self._probe.seconds() / core
 
 
 def gemm() -> Any:

@@ -17,9 +17,11 @@ import tvm
 from tlmd.measure import noise, sandbox, verify
 from tlmd.measure.cores import spread, threads
 from tlmd.measure.executable import Executable
+from tlmd.measure.noise import Reading
 from tlmd.measure.program import Program
 from tlmd.measure.protocol import Setup, Stage, send
-from tlmd.measure.reference import ReferenceKernel
+from tlmd.measure.reference import Gauge
+from tlmd.measure.timing import Samples
 from tlmd.types import Outcome, Status
 
 _BIG_CORES = 1  # TVM's word for all it may use
@@ -33,13 +35,12 @@ class Environment:
     setup: Setup
     target: Any
     store: verify.ReferenceStore
-    kernel: ReferenceKernel | None
-    reference_s: float
+    gauge: Gauge | None
     lock_path: Path
 
-    def drift(self) -> float:
-        """How slow the machine is now; 1.0: as when the server started."""
-        return self.kernel.seconds() / self.reference_s if self.kernel else 1.0
+    def read(self) -> Reading:
+        """How slow the machine is now."""
+        return self.gauge.read() if self.gauge else Reading()
 
 
 @dataclass
@@ -85,7 +86,7 @@ class Workplace:
         # Arguments are ours and right; building their checks takes longer than many a program.
         with tvm.transform.PassContext(config={"tirx.disable_assert": True}):
             runtime = tvm.compile(module, self.env.target).jit()
-        device = tvm.cpu() if self.env.kernel else tvm.device(setup.target.device)
+        device = tvm.cpu() if self.env.gauge else tvm.device(setup.target.device)
         return Executable(runtime, self.program, device, setup.limits.cold)
 
     @contextlib.contextmanager
@@ -119,25 +120,28 @@ def _slot(env: Environment) -> Iterator[None]:
 
 def _pin_threads(env: Environment) -> None:
     """Start TVM's pool, and put each of its threads on a core of the slot of its own."""
-    if len(env.setup.run) > 1 and env.kernel:
+    if len(env.setup.run) > 1 and env.gauge:
         # By itself the pool would start with the first parallel loop, after it was pinned.
         tvm.get_global_func("runtime.config_threadpool")(_BIG_CORES, len(env.setup.run))
         spread(env.setup.run, threads() - {os.getpid()})
 
 
-def outcome_of(
-    samples: Sequence[float], drifts: Sequence[float], swing: float, joules: float | None, runs: int
-) -> Outcome:
+def swing(readings: Sequence[Reading]) -> float:
+    """How much the machine's speed changed, as a ratio."""
+    return max(r.core for r in readings) / min(r.core for r in readings)
+
+
+def outcome_of(found: Samples, swing: float, joules: float | None) -> Outcome:
     """The outcome of a program that ran; `swing` is how much the machine's speed changed."""
-    found = noise.estimate(samples, drifts)
+    told = found.estimate
     return Outcome(
         Status.OK,
-        samples=tuple(samples),
-        drift=statistics.fmean(drifts),
+        samples=tuple(found.seconds),
+        drift=statistics.fmean(r.core for r in found.readings),
         # One or two repeats show that a candidate is slow; how slow is not what they are for.
-        noisy=(found.spread > noise.NOISY and len(samples) > 2) or swing > _SWINGS,
-        energy_j=joules / runs if joules is not None else None,
-        estimate=found.seconds,
-        low=found.low,
-        high=found.high,
+        noisy=(told.spread > noise.NOISY and len(found.seconds) > 2) or swing > _SWINGS,
+        energy_j=joules / found.runs if joules is not None else None,
+        estimate=told.seconds,
+        low=told.low,
+        high=told.high,
     )

@@ -64,7 +64,7 @@ class Server:
 
     def __init__(self, sock: int, setup: Setup) -> None:
         from tlmd.measure import child, program, rig, verify
-        from tlmd.measure.reference import ReferenceKernel, gemm
+        from tlmd.measure.reference import gemm
         from tlmd.space import intrinsics, schedule
         from tlmd.space.target import tvm_target
 
@@ -81,9 +81,8 @@ class Server:
         cache = Path(setup.cache_dir)
         store = verify.ReferenceStore(cache, self._limits.cache_bytes)
         lock = slot_lock(cache, setup.run)
-        kernel = ReferenceKernel(target) if setup.target.device == "cpu" else None
-        reference_s = setup.reference_s or _settle(kernel, lock, setup)
-        self._env = rig.Environment(setup, target, store, kernel, reference_s, lock)
+        gauge = _settled_gauge(target, lock, setup) if setup.target.device == "cpu" else None
+        self._env = rig.Environment(setup, target, store, gauge, lock)
         with contextlib.suppress(schedule.InvalidCandidate):
             # What applying a trace loads on first use, all children inherit.
             schedule.build_module(gemm(), "[[],[]]", target)
@@ -93,7 +92,7 @@ class Server:
 
     @property
     def reference_s(self) -> float:
-        return self._env.reference_s
+        return self._env.gauge.reference_s if self._env.gauge else 1.0
 
     def serve(self, inbox: Inbox) -> None:
         """Until the client is gone; then no child is left."""
@@ -236,15 +235,15 @@ def _wait(pid: int) -> int:
     return os.waitpid(pid, 0)[1]
 
 
-def _settle(kernel: Any, lock: Path, setup: Setup) -> float:
-    """Time the reference kernel on the idle slot; 1.0 where the device has none."""
-    if kernel is None:
-        return 1.0
+def _settled_gauge(target: Any, lock: Path, setup: Setup) -> Any:
+    """A gauge that saw the idle slot."""
+    from tlmd.measure.reference import Gauge
+
     with open(lock, "a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         os.sched_setaffinity(0, setup.run)
         try:
-            return float(kernel.settled_seconds())
+            return Gauge(target, setup.target.l2_bytes, setup.reference_s)
         finally:
             os.sched_setaffinity(0, setup.build)
 

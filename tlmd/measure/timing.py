@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from tlmd.measure.noise import Estimate, estimate
+from tlmd.measure.noise import Estimate, Reading, estimate
 
 REPEAT_S = 2e-3  # one repeat lasts at least this long, so that the clock and its call do not count
 _HOPELESS = 3.0  # a warm-up run so much slower than the incumbent is enough
@@ -21,19 +21,19 @@ _MAX_NUMBER = 100_000
 
 @dataclass
 class Samples:
-    """Seconds per run and the machine's drift, one per repeat; ``runs``: how many runs in all.
+    """Seconds per run and how slow the machine was, one per repeat; ``runs``: runs in all.
 
     ``slow``: given up because it is slower than the incumbent.
     """
 
     seconds: list[float] = field(default_factory=list)
-    drifts: list[float] = field(default_factory=list)
+    readings: list[Reading] = field(default_factory=list)
     slow: bool = False
     runs: int = 0
 
     @property
     def estimate(self) -> Estimate:
-        return estimate(self.seconds, self.drifts)
+        return estimate(self.seconds, self.readings)
 
 
 Run = Callable[[int], float]
@@ -66,23 +66,22 @@ class Race:
 
 def sample(
     run: Run,
-    drift: Callable[[], float],
+    read: Callable[[], Reading],
     first_s: float,
     race: Race,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Samples:
     """Time a program whose first (warm-up) run took `first_s` seconds.
 
-    `drift` tells how slow the machine is now (1.0: as at the start) and is asked around every few
-    repeats. With an incumbent the program is given up as soon as its interval lies above the
-    incumbent's time, after three short repeats where it is a tenth slower (one where a run takes
-    long); without, or when it is clearly faster, it gets the planned repeats; in between more,
-    until the interval is narrow. One too slow for the budget keeps its warm-up run as its only
-    sample.
+    `read` tells how slow the machine is now and is asked around every few repeats. With an
+    incumbent the program is given up as soon as its interval lies above the incumbent's time, after
+    three short repeats where it is a tenth slower (one where a run takes long); without, or when it
+    is clearly faster, it gets the planned repeats; in between more, until the interval is narrow.
+    One too slow for the budget keeps its warm-up run as its only sample.
     """
     deadline = clock() + race.budget_s
-    before = drift()
-    hopeless = race.incumbent_s is not None and first_s > _HOPELESS * race.incumbent_s * before
+    before = read()
+    hopeless = race.incumbent_s is not None and first_s > _HOPELESS * race.incumbent_s * before.core
     if first_s > race.budget_s or (hopeless and first_s > _WARM_UP_COUNTS_S):
         return Samples([first_s], [before], hopeless, 1)
     once, found = first_s, Samples(runs=1)
@@ -95,12 +94,16 @@ def sample(
         chunk = [run(number) for _ in range(min(count, left))]
         if not chunk:
             break
-        after = drift()
+        after = read()
         found.seconds += chunk
-        found.drifts += [min(before, after)] * len(chunk)
+        found.readings += [_nearer(before, after)] * len(chunk)
         found.runs += number * len(chunk)
         before, once = after, min(found.seconds)
     return found if found.seconds else Samples([first_s], [before], False, found.runs)
+
+
+def _nearer(before: Reading, after: Reading) -> Reading:
+    return Reading(min(before.core, after.core), min(before.caches, after.caches))
 
 
 def _plan(once: float, first: bool) -> tuple[int, int]:
