@@ -202,12 +202,14 @@ def _listed(cores: tuple[int, ...]) -> str:
 
 def noise(patient: Patient) -> Iterator[Check]:
     """How far two timings of the same program differ."""
-    from tlmd.measure.peak import variation
+    from tlmd.measure import peak
 
     cores, target = patient.slot()
-    share = variation(target, cores.run)
+    found = peak.noise(target, cores.run)
+    share = found.variation
     verdict = "quiet" if share < _QUIET else "usable" if share < _NOISY else "too noisy to tune on"
-    detail = f"timings vary by {share:.1%} ({verdict})"
+    detail = f"timings vary by {share:.1%} ({verdict}), caches are crowded {found.crowded:.0%}"
+    detail += " of the time"
     if share < _QUIET:
         yield Check("noise", OK, detail)
     else:

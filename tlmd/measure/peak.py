@@ -21,6 +21,7 @@ from tlmd.types import TargetInfo
 
 _PATIENCE_S = 120.0
 _NOISE_S = 2.0
+_CROWDED = 1.15  # times the probe's fastest reading
 
 
 @dataclass(frozen=True)
@@ -77,13 +78,22 @@ def roof(target: TargetInfo, run_cores: tuple[int, ...]) -> Roof:
     return Roof(found["gflops"], tuple((int(n), float(s)) for n, s in found["bandwidth"]))
 
 
-def variation(target: TargetInfo, run_cores: tuple[int, ...]) -> float:
-    """Coefficient of variation of a small kernel repeated for 2 s on `run_cores`.
+@dataclass(frozen=True)
+class Noise:
+    """How steady the run cores are.
 
-    This is how far two timings of one candidate differ here, as a share. Takes about 5 s; raises
-    `Failed`.
+    ``variation`` is the coefficient of variation of a small kernel that computes: how far two
+    timings differ, as a share. ``crowded`` is the share of the time in which somebody else takes
+    part of the second-level cache, which slows some programs by half.
     """
-    return float(_ask("noise", target, run_cores)["variation"])
+
+    variation: float
+    crowded: float
+
+
+def noise(target: TargetInfo, run_cores: tuple[int, ...]) -> Noise:
+    """Watch `run_cores` for 2 s; takes about 5 s. Raises `Failed`."""
+    return Noise(**_ask("noise", target, run_cores))
 
 
 def _ask(what: str, target: TargetInfo, run_cores: tuple[int, ...]) -> dict[str, Any]:
@@ -107,16 +117,18 @@ def _ask(what: str, target: TargetInfo, run_cores: tuple[int, ...]) -> dict[str,
     return figures
 
 
-def _variation(target: Any) -> float:
-    from tlmd.measure.reference import ReferenceKernel
+def _noise(target: Any, info: TargetInfo) -> Noise:
+    from tlmd.measure.reference import CacheProbe, ReferenceKernel
 
-    kernel = ReferenceKernel(target)
+    kernel, probe = ReferenceKernel(target), CacheProbe(target, info.l2_bytes)
     number = max(1, round(REPEAT_S / kernel.settled_seconds()))
     end = time.perf_counter() + _NOISE_S
-    samples = [kernel.mean_seconds(number)]
+    samples, probed = [kernel.mean_seconds(number)], [probe.seconds()]
     while time.perf_counter() < end:
         samples.append(kernel.mean_seconds(number))
-    return statistics.pstdev(samples) / statistics.fmean(samples)
+        probed.append(probe.seconds())
+    crowded = sum(p > _CROWDED * min(probed) for p in probed) / len(probed)
+    return Noise(statistics.pstdev(samples) / statistics.fmean(samples), crowded)
 
 
 def _main(what: str, spec: str, cores: tuple[int, ...]) -> None:
@@ -128,7 +140,7 @@ def _main(what: str, spec: str, cores: tuple[int, ...]) -> None:
     info = resolve(spec)
     target = tvm.target.Target(json.loads(spec))
     if what == "noise":
-        print(json.dumps({"variation": _variation(target)}))
+        print(json.dumps(asdict(_noise(target, info))))
         return
     from tlmd.measure import peak_kernels as kernels
 

@@ -85,9 +85,9 @@ class Gauge:
     ``reference_s``: what the reference kernel takes when all is quiet; measured where it is 0.
     """
 
-    def __init__(self, target: Any, l2_bytes: int, reference_s: float) -> None:
-        self._kernel, self._probe = ReferenceKernel(target), CacheProbe(target, l2_bytes)
-        self.reference_s = reference_s or self._kernel.settled_seconds()
+    def __init__(self, kernel: ReferenceKernel, probe: CacheProbe, reference_s: float = 0) -> None:
+        self._kernel, self._probe = kernel, probe
+        self.reference_s = reference_s or kernel.settled_seconds()
         self._best = np.frombuffer(mmap.mmap(-1, 8), np.float64)
         self._best[0] = min(self._beside()[1] for _ in range(_SETTLING))
 
@@ -99,7 +99,7 @@ class Gauge:
         return Reading(core / self.reference_s, max(1.0, ratio / best))
 
     def _beside(self) -> tuple[float, float]:
-        """Seconds of the kernel, and the probe's as a multiple: the clock is in both."""
+        """Seconds of the kernel, and the probe's as a multiple of them: the clock is in both."""
         core = self._kernel.seconds()
         return core, self._probe.seconds() / core
 

@@ -237,13 +237,14 @@ def _wait(pid: int) -> int:
 
 def _settled_gauge(target: Any, lock: Path, setup: Setup) -> Any:
     """A gauge that saw the idle slot."""
-    from tlmd.measure.reference import Gauge
+    from tlmd.measure.reference import CacheProbe, Gauge, ReferenceKernel
 
     with open(lock, "a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         os.sched_setaffinity(0, setup.run)
         try:
-            return Gauge(target, setup.target.l2_bytes, setup.reference_s)
+            kernel = ReferenceKernel(target)
+            return Gauge(kernel, CacheProbe(target, setup.target.l2_bytes), setup.reference_s)
         finally:
             os.sched_setaffinity(0, setup.build)
 
