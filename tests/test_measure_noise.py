@@ -81,3 +81,4 @@ def test_what_slow_caches_may_have_cost_is_in_the_interval(
     slow = estimate([s * caches**felt for s in samples], [Reading(1.0, caches)] * len(samples))
     assert slow.low <= quiet.low * (1 + 1e-9) and quiet.high <= slow.high * (1 + 1e-9)
     assert slow.low <= slow.seconds <= slow.high
+    assert slow.delays == pytest.approx(quiet.spread)

@@ -22,7 +22,7 @@ class Fake:
         self.now, self.calls = 0.0, list[int]()
         self._seconds, self._later = seconds, list(later)
         self._slowness = list(slowness)
-        self._slow = 1.0
+        self._slow = self.caches = 1.0
 
     def run(self, number: int) -> float:
         self.calls.append(number)
@@ -33,7 +33,7 @@ class Fake:
     def read(self) -> Reading:
         if self._slowness:
             self._slow = self._slowness.pop(0)
-        return Reading(self._slow)
+        return Reading(self._slow, self.caches)
 
     def sample(
         self, first_s: float, incumbent_s: float | None = None, budget_s: float = 3.0
@@ -87,6 +87,13 @@ def test_a_contender_is_timed_longer_than_a_winner(seconds: float, least: int, m
     fake = Fake(seconds, later=noise)
     result = fake.sample(seconds, incumbent_s=1e-3)
     assert least <= len(result.seconds) <= most + 1 and not result.slow
+
+
+def test_what_crowded_caches_leave_open_more_repeats_do_not_settle() -> None:
+    fake = Fake(1.1e-3)
+    fake.caches = 1.4
+    result = fake.sample(1.1e-3, incumbent_s=1e-3)
+    assert not result.slow and len(result.seconds) <= 8
 
 
 def test_a_machine_that_slows_down_does_not_make_a_candidate_slow() -> None:

@@ -38,16 +38,25 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """Drift-corrected seconds; the true value lies in ``low .. high`` with `CONFIDENCE`."""
+    """Drift-corrected seconds; the true value lies in ``low .. high`` with `CONFIDENCE`.
+
+    ``crowded`` is what crowded caches may have cost, as a factor; it is part of the interval.
+    """
 
     seconds: float
     low: float
     high: float
+    crowded: float = 1.0
 
     @property
     def spread(self) -> float:
         """Half the interval's width as a share of the time."""
         return 0.5 * math.log(self.high / self.low)
+
+    @property
+    def delays(self) -> float:
+        """What of the spread more repeats at the same moment may take away."""
+        return self.spread - 0.5 * math.log(self.crowded)
 
 
 def estimate(samples: Sequence[float], readings: Sequence[Reading]) -> Estimate:
@@ -61,14 +70,14 @@ def estimate(samples: Sequence[float], readings: Sequence[Reading]) -> Estimate:
     settled = _settled(readings)
     corrected = [s / (r.core * r.caches**_FELT) for s, r in zip(samples, settled, strict=True)]
     fastest = min(corrected)
-    unsure = settled[corrected.index(fastest)].caches ** _FELT
+    crowded = settled[corrected.index(fastest)].caches
     known = _PRIOR + count - 1
     delay = (_PRIOR * _DELAY + sum(c / fastest - 1 for c in corrected)) / known
     quantile = known * ((1 - CONFIDENCE) ** (-1 / known) - 1)
     slack = 2 * _REFERENCE / math.sqrt(count)
     low = fastest * (1 - min(quantile * delay / count, 0.9)) * (1 - slack)
-    middle = fastest * (1 - min(delay / count, 0.5))
-    return Estimate(middle, low / unsure, fastest * (1 + slack) * unsure)
+    middle, high = fastest * (1 - min(delay / count, 0.5)), fastest * (1 + slack)
+    return Estimate(middle, low / crowded ** (1 - _FELT), high * crowded**_FELT, crowded)
 
 
 def _settled(readings: Sequence[Reading]) -> list[Reading]:

@@ -14,7 +14,7 @@ _HOPELESS = 3.0  # a warm-up run so much slower than the incumbent is enough
 _WARM_UP_COUNTS_S = 5e-3  # page faults do not matter for a warm-up run at least this long
 _LONG_S = 20e-3  # one run tells as much as several short ones
 _FIRST = 3  # short repeats in place of the first one: what disturbs its beginning is in one of them
-_SETTLED = 0.01  # half-width of the interval from which more repeats tell nothing new
+_SETTLED = 0.01  # half-width of the interval by delays from which more repeats tell nothing new
 _CONTENDER = 4  # times as many repeats for one that may or may not beat the incumbent
 _MAX_NUMBER = 100_000
 
@@ -59,7 +59,7 @@ class Race:
                 found.slow = True
                 return True
             if now.high >= self.incumbent_s:  # the order is open
-                settled = count >= self.repeats and now.spread <= _SETTLED
+                settled = count >= self.repeats and now.delays <= _SETTLED
                 return settled or count >= _CONTENDER * self.repeats
         return count >= self.repeats
 
