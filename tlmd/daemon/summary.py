@@ -134,7 +134,8 @@ _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 62rem; color: #1b2733; }
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
 th, td { text-align: right; padding: .3rem .6rem; border-bottom: 1px solid #dde3ea; }
-th:first-child, td:first-child { text-align: left; overflow-wrap: anywhere; }
+td { white-space: nowrap; }
+th:first-child, td:first-child { text-align: left; white-space: normal; overflow-wrap: anywhere; }
 .bar { background: #d5e6f7; height: .7rem; } .bar span { background: #2b6cb0; display: block;
 height: 100%; } .big { font-size: 1.6rem; } dt { float: left; width: 9rem; color: #5a6b7b; }
 """
@@ -170,7 +171,8 @@ def _page(document: dict[str, Any], pytorch_ms: float | None, limits: Sequence[s
         "<th>task<th>weight<th>untuned &micro;s<th>tuned &micro;s<th>speed-up<th>GFLOP/s"
         f"<th>of limit<th>trials<th>verified</tr>{rows}</table><p>Of limit: what share of the run "
         "cores' measured multiply-add peak or memory bandwidth, whichever is nearer, a program "
-        "reaches; LLVM simplifies some arithmetic, so it can pass 100 %.</p></html>\n"
+        "reaches; LLVM simplifies some arithmetic and what is small stays in nearer caches, so it "
+        "can pass 100 %.</p></html>\n"
     )
 
 
