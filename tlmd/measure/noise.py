@@ -36,6 +36,11 @@ class Reading:
     caches: float = 1.0
 
 
+def fastest_of(readings: Sequence[Reading]) -> Reading:
+    """What several readings of one moment say: accidents only ever delay one."""
+    return Reading(min(r.core for r in readings), min(r.caches for r in readings))
+
+
 @dataclass(frozen=True, slots=True)
 class Estimate:
     """Drift-corrected seconds; the true value lies in ``low .. high`` with `CONFIDENCE`.
@@ -83,4 +88,5 @@ def estimate(samples: Sequence[float], readings: Sequence[Reading]) -> Estimate:
 def _settled(readings: Sequence[Reading]) -> list[Reading]:
     """For each repeat the fastest readings of its moment, within reason."""
     moments = (readings[max(0, i - _MOMENT) : i + _MOMENT + 1] for i in range(len(readings)))
-    return [Reading(min(r.core for r in m), min(_WORST, *(r.caches for r in m))) for m in moments]
+    settled = map(fastest_of, moments)
+    return [Reading(r.core, min(_WORST, r.caches)) for r in settled]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import statistics
 from dataclasses import replace
 
 from tlmd.measure import finals
@@ -55,7 +54,7 @@ def _outcomes(found: list[Samples]) -> tuple[Outcome, ...]:
             replace(
                 plain,
                 samples=tuple(samples.seconds),
-                drift=statistics.fmean(r.core for r in samples.readings),
+                drift=samples.drift,
                 raced=True,
                 estimate=plain.estimate * ratio,
                 low=plain.low * ratio,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import statistics
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -137,7 +136,7 @@ def outcome_of(found: Samples, swing: float, joules: float | None) -> Outcome:
     return Outcome(
         Status.OK,
         samples=tuple(found.seconds),
-        drift=statistics.fmean(r.core for r in found.readings),
+        drift=found.drift,
         # One or two repeats show that a candidate is slow; how slow is not what they are for.
         noisy=(told.spread > noise.NOISY and len(found.seconds) > 2) or swing > _SWINGS,
         energy_j=joules / found.runs if joules is not None else None,

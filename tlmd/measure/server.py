@@ -239,12 +239,12 @@ def _settled_gauge(target: Any, lock: Path, setup: Setup) -> Any:
     """A gauge that saw the idle slot."""
     from tlmd.measure.reference import CacheProbe, Gauge, ReferenceKernel
 
+    kernel, probe = ReferenceKernel(target), CacheProbe(target, setup.target.l2_bytes)
     with open(lock, "a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         os.sched_setaffinity(0, setup.run)
         try:
-            kernel = ReferenceKernel(target)
-            return Gauge(kernel, CacheProbe(target, setup.target.l2_bytes), setup.reference_s)
+            return Gauge(kernel, probe, setup.reference_s)
         finally:
             os.sched_setaffinity(0, setup.build)
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from tlmd.measure.noise import Estimate, Reading, estimate
+from tlmd.measure.noise import Estimate, Reading, estimate, fastest_of
 
 REPEAT_S = 2e-3  # one repeat lasts at least this long, so that the clock and its call do not count
 _HOPELESS = 3.0  # a warm-up run so much slower than the incumbent is enough
@@ -34,6 +35,11 @@ class Samples:
     @property
     def estimate(self) -> Estimate:
         return estimate(self.seconds, self.readings)
+
+    @property
+    def drift(self) -> float:
+        """How slow the core was on average."""
+        return statistics.fmean(r.core for r in self.readings)
 
 
 Run = Callable[[int], float]
@@ -96,14 +102,10 @@ def sample(
             break
         after = read()
         found.seconds += chunk
-        found.readings += [_nearer(before, after)] * len(chunk)
+        found.readings += [fastest_of((before, after))] * len(chunk)
         found.runs += number * len(chunk)
         before, once = after, min(found.seconds)
     return found if found.seconds else Samples([first_s], [before], False, found.runs)
-
-
-def _nearer(before: Reading, after: Reading) -> Reading:
-    return Reading(min(before.core, after.core), min(before.caches, after.caches))
 
 
 def _plan(once: float, first: bool) -> tuple[int, int]:
