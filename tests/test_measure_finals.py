@@ -45,13 +45,9 @@ def test_pairs_find_the_fastest_whatever_the_machine_does(seed: int) -> None:
 
 
 def test_only_who_stayed_can_lead() -> None:
-    dropped = Samples(
-        [0.9, 0.9, 0.9], [Reading()] * 3
-    )  # by a leader that was dropped itself later on
-    assert (
-        leader([dropped, Samples([1.0] * 9, [Reading()] * 9), Samples([1.1] * 9, [Reading()] * 9)])
-        == 1
-    )
+    # The first was dropped by a leader that was dropped itself later on.
+    rounds = ([0.9] * 3, [1.0] * 9, [1.1] * 9)
+    assert leader([Samples(seconds, [Reading()] * len(seconds)) for seconds in rounds]) == 1
 
 
 def test_losers_sit_out() -> None:
