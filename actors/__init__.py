@@ -1,6 +1,6 @@
-"""Ray actors: thin shells around classes of `tlmd` that do the work and know nothing of Ray.
+"""Ray actors: thin shells around classes of `tlmd`, which do the work and do not know Ray.
 
 In: orders of `tlmd.pipeline.orders` as msgpack. Out: their answers. `cluster.Cluster` starts or
-joins Ray, places the actors, replaces those that die, and is the crew that the pipeline sees.
-Orders are never retried by Ray: what was in flight with a dead actor is reported lost.
+joins Ray, places the actors, replaces those that die, and is the worker pool of the pipeline. Ray
+never retries an order: an order that was with a dead actor is reported as lost.
 """

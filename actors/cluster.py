@@ -1,4 +1,4 @@
-"""The crew on Ray: starts or joins a cluster, places the actors, replaces those that die."""
+"""The worker pool on Ray: starts or joins a cluster, places the actors, replaces the dead ones."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import logging
 import math
 import queue
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,58 +13,54 @@ import ray
 from ray.exceptions import RayActorError, RayError, RayTaskError
 
 from actors import placement, session
-from actors.placement import Place
+from actors.calls import METHODS, unpack_answer
+from actors.placement import ActorSpec
 from tlmd import wire
-from tlmd.errors import Failed as Failure
+from tlmd.errors import Failed
 from tlmd.pipeline.orders import (
-    BaselineOrder,
-    Done,
     Event,
-    Failed,
-    Joined,
-    Kind,
-    Left,
-    Lost,
     MeasureOrder,
     Order,
-    Published,
-    PublishOrder,
-    RaceOrder,
+    OrderDone,
+    OrderFailed,
+    OrderLost,
     SlotOrder,
     SwapOrder,
-    Trained,
     TrainOrder,
     Worker,
+    WorkerJoined,
+    WorkerKind,
+    WorkerLeft,
     WriteOrder,
-    Written,
 )
-from tlmd.types import Baseline, Outcome, TargetInfo
+from tlmd.types import TargetInfo
 
 _log = logging.getLogger("tlmd.cluster")
 
-_LOOK_S = 3.0  # between two looks at which nodes there are
-_PATIENCE_S = 20.0  # for actors to close
-_ESSENTIAL = {Kind.REGISTRY, Kind.GENERATOR, Kind.MEASURER}
-_CALM_S = 12.0  # of nothing to measure, then the trainer starts without it
-_ATTEMPTS = 3  # starts of one worker in a row that may fail
+_LOOK_S = 3.0  # between two looks at the nodes of the cluster
+_CLOSE_S = 20.0  # for actors to close
+_ESSENTIAL = {WorkerKind.REGISTRY, WorkerKind.GENERATOR, WorkerKind.MEASURER}
+_TRAINER_DELAY_S = 12.0  # then the trainer starts, even if nothing was measured
+_MAX_STARTS = 3  # failed starts of one worker in a row
 
 
 @dataclass
 class _Member:
-    """An actor: `life` tells its successors apart, `flying` are the orders it has."""
+    """An actor of the pool."""
 
-    place: Place
+    spec: ActorSpec
     life: int
+    """A number that no other actor has, also not one of the same name."""
     handle: Any
     since: float
     joined: bool = False
-    flying: list[Order] = field(default_factory=list)
+    in_flight: list[Order] = field(default_factory=list)
 
 
 class Cluster:
-    """The pipeline's crew; one thread uses it, answers of actors come in on others.
+    """The worker pool of the pipeline. For one thread; answers of actors arrive in others.
 
-    `start` it first and `close` it in the end. `now` is the monotonic clock. `start` and `wait`
+    Call `start` first and `close` in the end. `now` is the monotonic clock. `start` and `wait`
     raise `Failed` when Ray or a worker cannot be started.
     """
 
@@ -76,8 +71,8 @@ class Cluster:
         self._lives = 0
         self._failures: dict[str, int] = {}
         self._looked = 0.0
-        self._trained: tuple[int, Any, Any] | None = None  # version, checkpoint, questions
-        self._settled_at = math.inf  # when all that measuring needs had joined
+        self._trained: tuple[int, Any, Any] | None = None  # version, checkpoint, examples
+        self._ready_at = math.inf  # when all workers that measuring needs had joined
         self._measured = False
 
     def start(self) -> None:
@@ -85,7 +80,7 @@ class Cluster:
         session.start(self._settings)
         self._look()
 
-    # the crew
+    # the worker pool
 
     def now(self) -> float:
         return time.monotonic()
@@ -95,7 +90,7 @@ class Cluster:
         if member is None:
             self._inbox.put((worker, -1, order, None))
             return
-        member.flying.append(order)
+        member.in_flight.append(order)
         try:
             self._listen(member, order, self._call(member.handle, order))
         except (RayError, ValueError) as error:
@@ -115,22 +110,24 @@ class Cluster:
 
     def interrupt_training(self) -> None:
         for member in self._members.values():
-            if member.place.kind is Kind.TRAINER and self._trained is not None:
+            if member.spec.kind is WorkerKind.TRAINER and self._trained is not None:
                 member.handle.control.remote("interrupt", self._trained[0])
 
     # what the daemon asks of the registry
 
     def ask_registry(self, method: str, *arguments: Any) -> Any:
         """Call a method of the registry's actor; raises what it raises, or `Failed`."""
-        member = next((m for m in self._members.values() if m.place.kind is Kind.REGISTRY), None)
+        member = next(
+            (m for m in self._members.values() if m.spec.kind is WorkerKind.REGISTRY), None
+        )
         if member is None or not member.joined:
-            raise Failure("the registry is starting; try again in a moment")
+            raise Failed("the registry is starting; try again in a moment")
         try:
             return ray.get(member.handle.order.remote(method, *arguments), timeout=60)
         except RayTaskError as error:
             raise error.as_instanceof_cause() from None
         except RayError as error:
-            raise Failure(f"the registry does not answer ({error}); try again") from error
+            raise Failed(f"the registry does not answer ({error}); try again") from error
 
     def close(self) -> None:
         """End every actor and, if it was started here, Ray."""
@@ -138,7 +135,7 @@ class Cluster:
             return
         closing = [m.handle.close.remote() for m in self._members.values()]
         if closing:
-            ray.wait(closing, num_returns=len(closing), timeout=_PATIENCE_S)
+            ray.wait(closing, num_returns=len(closing), timeout=_CLOSE_S)
         self._members.clear()
         session.stop(self._settings)
 
@@ -146,7 +143,7 @@ class Cluster:
 
     def _call(self, handle: Any, order: Order) -> Any:
         if isinstance(order, WriteOrder | SlotOrder):
-            return handle.order.remote(_METHODS[type(order)], wire.pack(order))
+            return handle.order.remote(METHODS[type(order)], wire.pack(order))
         if isinstance(order, SwapOrder):
             # The checkpoint goes from node to node through the object store, not through here.
             return handle.order.remote(
@@ -154,59 +151,59 @@ class Cluster:
             )
         if isinstance(order, TrainOrder):
             train = handle.order.options(num_returns=3)
-            answer, blob, questions = train.remote("train", wire.pack(order), self._registry())
-            self._trained = (order.version, blob, questions)
+            answer, blob, examples = train.remote("train", wire.pack(order), self._registry())
+            self._trained = (order.version, blob, examples)
             return answer
         if self._trained is None or self._trained[0] != order.version:
             raise ValueError(f"version {order.version} was lost before it was published")
         return handle.order.remote("publish", order.version, *self._trained[1:])
 
     def _registry(self) -> Any:
-        found = next(m for m in self._members.values() if m.place.kind is Kind.REGISTRY)
+        found = next(m for m in self._members.values() if m.spec.kind is WorkerKind.REGISTRY)
         return found.handle
 
     def _listen(self, member: _Member, order: Order | None, ref: Any) -> None:
-        name, life = member.place.name, member.life
+        name, life = member.spec.name, member.life
 
-        def tell(future: Any) -> None:
+        def report(future: Any) -> None:
             error = future.exception()
             answer = error if error is not None else future.result()
             self._inbox.put((name, life, order, answer))
 
-        ref.future().add_done_callback(tell)
+        ref.future().add_done_callback(report)
 
     def _take(self, name: str, life: int, order: Order | None, answer: Any) -> list[Event]:
         member = self._members.get(name)
         if member is None or member.life != life:
-            return [Lost(name, order)] if order is not None and life < 0 else []
-        # An argument that another actor's death has lost comes as an error of the task.
+            return [OrderLost(name, order)] if order is not None and life < 0 else []
+        # Where another actor died with an argument of the call, the task itself has an error.
         if isinstance(answer, RayActorError) and not isinstance(answer, RayTaskError):
-            return self._bury(member, answer)
+            return self._replace(member, answer)
         if order is None:
-            return self._introduce(member, answer)
-        if not any(o is order for o in member.flying):
+            return self._on_described(member, answer)
+        if not any(o is order for o in member.in_flight):
             return []
-        member.flying = [o for o in member.flying if o is not order]
+        member.in_flight = [o for o in member.in_flight if o is not order]
         if isinstance(answer, BaseException):
-            return [Failed(name, order, _reason(answer))]
+            return [OrderFailed(name, order, _reason(answer))]
         self._measured |= isinstance(order, MeasureOrder)
-        return [Done(name, order, _answer(order, answer))]
+        return [OrderDone(name, order, unpack_answer(order, answer))]
 
-    def _introduce(self, member: _Member, answer: Any) -> list[Event]:
-        """An actor has said who it is, or its `hold` has returned since it closes."""
+    def _on_described(self, member: _Member, answer: Any) -> list[Event]:
+        """An actor has described itself, or its `hold` has returned because it closes."""
         if isinstance(answer, BaseException) or answer is None:
-            return self._bury(member, answer) if isinstance(answer, BaseException) else []
+            return self._replace(member, answer) if isinstance(answer, BaseException) else []
         member.joined = True
-        if self._settled_at == math.inf and self._joined() >= _ESSENTIAL:
-            self._settled_at = time.monotonic()
+        if self._ready_at == math.inf and self._joined() >= _ESSENTIAL:
+            self._ready_at = time.monotonic()
             session.keep_to_build_cores(self._settings)
-        self._failures.pop(member.place.name, None)
+        self._failures.pop(member.spec.name, None)
         target = answer.pop("target", None)
         worker = Worker(
-            member.place.name,
-            member.place.kind,
-            local=member.place.local and self._settings.is_local,
-            resource=member.place.resource,
+            member.spec.name,
+            member.spec.kind,
+            local=member.spec.local and self._settings.is_local,
+            resource=member.spec.resource,
             target=wire.unpack(TargetInfo, target) if target else None,
             **answer,
         )
@@ -216,86 +213,63 @@ class Cluster:
             time.monotonic() - member.since,
             worker.pid,
         )
-        return [Joined(worker)]
+        return [WorkerJoined(worker)]
 
-    # who lives
+    # which actors live
 
-    def _bury(self, member: _Member, error: BaseException | None) -> list[Event]:
-        """Report what a dead actor held, and start its successor at once."""
-        name = member.place.name
+    def _replace(self, member: _Member, error: BaseException | None) -> list[Event]:
+        """Report the orders of a dead actor as lost, and start its successor at once."""
+        name = member.spec.name
         _log.warning("%s is gone: %s", name, _reason(error))
         del self._members[name]
         if not member.joined:
             self._failures[name] = self._failures.get(name, 0) + 1
-            if self._failures[name] >= _ATTEMPTS and not member.place.optional:
-                raise Failure(f"{name} cannot be started: {_reason(error)}")
-        events: list[Event] = [Lost(name, order) for order in member.flying]
+            if self._failures[name] >= _MAX_STARTS and not member.spec.optional:
+                raise Failed(f"{name} cannot be started: {_reason(error)}")
+        events: list[Event] = [OrderLost(name, order) for order in member.in_flight]
         self._looked = 0.0
         self._look()
-        return [*events, Left(name)]
+        return [*events, WorkerLeft(name)]
 
     def _look(self) -> None:
         """Start an actor for each place that has none; places come and go with the nodes."""
         if time.monotonic() < self._looked + _LOOK_S:
             return
         self._looked = time.monotonic()
-        for place in placement.places(self._settings):
-            if place.name in self._members or self._too_early(place):
+        for spec in placement.actor_specs(self._settings):
+            if spec.name in self._members or self._too_early(spec):
                 continue
-            self._start(place)
+            self._start(spec)
 
-    def _too_early(self, place: Place) -> bool:
-        """The registry comes first, since others ask it, the trainer when there is something to do.
+    def _too_early(self, spec: ActorSpec) -> bool:
+        """The registry starts first, because others call it. The trainer starts last.
 
-        Its start would take the cores from the very first batch.
+        Its start would take the cores from the first batch.
         """
-        there = {m.place.kind for m in self._members.values()}
-        if place.kind is Kind.GENERATOR:
-            return Kind.REGISTRY not in there
-        if place.kind is Kind.TRAINER:
-            return not self._measured and time.monotonic() < self._settled_at + _CALM_S
+        there = {m.spec.kind for m in self._members.values()}
+        if spec.kind is WorkerKind.GENERATOR:
+            return WorkerKind.REGISTRY not in there
+        if spec.kind is WorkerKind.TRAINER:
+            return not self._measured and time.monotonic() < self._ready_at + _TRAINER_DELAY_S
         return False
 
-    def _joined(self) -> set[Kind]:
-        return {m.place.kind for m in self._members.values() if m.joined}
+    def _joined(self) -> set[WorkerKind]:
+        return {m.spec.kind for m in self._members.values() if m.joined}
 
-    def _start(self, place: Place) -> None:
-        registry = None if place.kind in (Kind.REGISTRY, Kind.MEASURER) else self._registry()
-        handle = placement.create(place, self._settings, registry)
+    def _start(self, spec: ActorSpec) -> None:
+        registry = (
+            None if spec.kind in (WorkerKind.REGISTRY, WorkerKind.MEASURER) else self._registry()
+        )
+        handle = placement.create(spec, self._settings, registry)
         self._lives += 1
-        member = _Member(place, self._lives, handle, time.monotonic())
-        self._members[place.name] = member
+        member = _Member(spec, self._lives, handle, time.monotonic())
+        self._members[spec.name] = member
         self._listen(member, None, handle.describe.remote())
         self._listen(member, None, handle.hold.remote())
 
 
-def _outcomes(data: Any) -> tuple[Outcome, ...]:
-    return tuple(wire.unpack(Outcome, one) for one in data)
-
-
-_METHODS: dict[type[Any], str] = {
-    WriteOrder: "write",
-    MeasureOrder: "measure",
-    BaselineOrder: "baseline",
-    RaceOrder: "race",
-}
-_UNPACK: dict[type[Any], Callable[[Any], Any]] = {
-    WriteOrder: lambda data: wire.unpack(Written, data),
-    MeasureOrder: _outcomes,
-    BaselineOrder: lambda data: wire.unpack(Baseline, data),
-    RaceOrder: _outcomes,
-    TrainOrder: lambda data: wire.unpack(Trained, data),
-    PublishOrder: lambda data: wire.unpack(Published, data),
-    SwapOrder: int,
-}
-
-
-def _answer(order: Order, data: Any) -> Any:
-    return _UNPACK[type(order)](data)
-
-
 def _reason(error: BaseException | None) -> str:
-    """The line that tells, of an error that came through Ray."""
+    """The informative line of an error that came through Ray."""
     cause = getattr(error, "cause", None)
     text = str(cause if cause is not None else error).strip()
     lines = [line.strip() for line in text.splitlines() if line.strip()]

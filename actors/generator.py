@@ -9,7 +9,7 @@ from ray.actor import ActorHandle
 
 from tlmd import wire
 from tlmd.config import GenerateConfig
-from tlmd.generate.generator import Generator, Policy
+from tlmd.generate.generator import Generator
 from tlmd.model import checkpoint as checkpoints
 from tlmd.model.threads import use_threads
 from tlmd.pipeline.orders import WriteOrder, Written
@@ -25,10 +25,9 @@ class GeneratorActor:
         seed: int,
     ) -> None:
         use_threads(1)
-        c = GenerateConfig.model_validate(config)
-        policy = Policy(c.over, c.refined, c.explore, c.incumbents, c.temperature, c.uniform)
         blob = ray.get(registry.control.remote("blob", -1))
-        self._generator = Generator(checkpoints.from_bytes(blob.tobytes()), policy, seed)
+        generate = GenerateConfig.model_validate(config)
+        self._generator = Generator(checkpoints.from_bytes(blob.tobytes()), generate, seed)
 
     def describe(self) -> dict[str, Any]:
         """Which version it uses."""
@@ -38,7 +37,7 @@ class GeneratorActor:
         """Carry out a `WriteOrder`."""
         order = wire.unpack(WriteOrder, data)
         written, refused = self._generator.write(
-            order.task, order.count, list(order.records), order.avoid, order.over
+            order.task, order.count, list(order.records), order.avoid, order.oversample
         )
         return wire.pack(Written(tuple(written), tuple(refused), self._generator.version))
 

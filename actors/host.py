@@ -1,7 +1,7 @@
 """The Ray actor around every class here: it builds the class in its own process and calls it.
 
-The daemon's process never imports what its actors need (TVM, torch), and the classes know nothing
-of how they are called.
+The daemon's process never imports what its actors need (TVM, torch), and the classes do not know
+how they are called.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import ray
 class Host:
     """Runs an object of the class at ``package.module:Class`` made with `arguments`.
 
-    `order` and `control` run in concurrency groups of their own, so that the second answers while
-    an order is carried out; `hold` is a call that stays open, by which a death is noticed.
+    `order` and `control` run in concurrency groups of their own, so that `control` answers while
+    an order runs. `hold` is a call that stays open: when it ends, the actor has died.
     """
 
     def __init__(self, path: str, arguments: tuple[Any, ...]) -> None:
@@ -27,7 +27,7 @@ class Host:
         self._object = getattr(importlib.import_module(module), name)(*arguments)
 
     def describe(self) -> dict[str, Any]:
-        """Where this is, and what the object says of itself."""
+        """Node and process, and what the object says about itself."""
         node = ray.get_runtime_context().get_node_id()
         return {"node": node, "pid": os.getpid(), **self._object.describe()}
 
@@ -44,7 +44,7 @@ class Host:
         self._end.wait()
 
     def close(self) -> None:
-        """End what the object has started; it is not used afterwards."""
+        """End what the object has started. It must not be used afterwards."""
         if hasattr(self._object, "close"):
             self._object.close()
         self._end.set()
@@ -63,7 +63,7 @@ for _name, _group in {
 def actor_class(orders: int) -> Any:
     """`Host` as a Ray actor class with `orders` orders at a time.
 
-    Nothing but the cluster restarts it, and Ray retries none of its calls.
+    Only `Cluster` restarts it, and Ray retries none of its calls.
     """
     return ray.remote(
         num_cpus=0,

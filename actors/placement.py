@@ -1,4 +1,4 @@
-"""Where actors go: which ones there are to be, on which node, with which cores."""
+"""Which actors there should be, on which node, with which cores."""
 
 from __future__ import annotations
 
@@ -13,60 +13,63 @@ from actors.host import actor_class
 from actors.session import Settings
 from tlmd.errors import Failed
 from tlmd.measure.cores import plan_slots
-from tlmd.pipeline.orders import Kind
+from tlmd.pipeline.orders import WorkerKind
 
 MEASURE = "measure"  # nodes offer slots as the resource "measure" or "measure:NAME"
 _SPARE_CORES = 4  # cores that no slot owns, per generator
 
 
 @dataclass(frozen=True)
-class Place:
-    """An actor that should be there. `index` of `count` slots of a node; '' is any node.
-
-    An `optional` one may be missing: its node can be gone for good.
-    """
+class ActorSpec:
+    """An actor that should run."""
 
     name: str
-    kind: Kind
+    kind: WorkerKind
     node: str
+    """Ray's id of its node; empty: any node."""
     local: bool
+    """On the daemon's node."""
     index: int = 0
     count: int = 1
+    """Slots of the node, of which this is number ``index``."""
     resource: str = ""
     optional: bool = False
+    """It may be missing, because its node may never come back."""
     gpus: int = 0
 
 
-def places(settings: Settings) -> list[Place]:
-    """All actors that there should be on the nodes that are alive. Raises `Failed`."""
+def actor_specs(settings: Settings) -> list[ActorSpec]:
+    """All actors that should run on the nodes that are alive. Raises `Failed`."""
     head = ray.get_runtime_context().get_node_id()
     nodes = [node for node in ray.nodes() if node["Alive"]]
     if not any(node["NodeID"] == head for node in nodes):
         raise Failed("Ray's own processes were killed; `tlmd start` goes on")
-    found = [Place("registry", Kind.REGISTRY, head, True)]
+    found = [ActorSpec("registry", WorkerKind.REGISTRY, head, True)]
     for node in nodes:
         found += _slots(node["NodeID"], node["Resources"], node["NodeID"] == head)
     count = settings.config.daemon.generators or _generators(settings)
     spread = _best_nodes(nodes, "generate", head, settings)
     for i in range(count):
         node = spread[i % len(spread)]
-        found.append(Place(f"generator-{i}", Kind.GENERATOR, node, node == head))
+        found.append(ActorSpec(f"generator-{i}", WorkerKind.GENERATOR, node, node == head))
     if settings.config.train.enabled:
         node = _best_nodes(nodes, "train", head, settings)[0]
         gpus = next(int(n["Resources"].get("GPU", 0)) for n in nodes if n["NodeID"] == node)
         local = node == head
-        found.append(Place("trainer", Kind.TRAINER, node, local, gpus=min(gpus, 1)))
+        found.append(ActorSpec("trainer", WorkerKind.TRAINER, node, local, gpus=min(gpus, 1)))
     return found
 
 
-def _slots(node: str, resources: dict[str, float], local: bool) -> list[Place]:
+def _slots(node: str, resources: dict[str, float], local: bool) -> list[ActorSpec]:
     slots = []
     for resource, amount in sorted(resources.items()):
         if resource.partition(":")[0] == MEASURE:
             slots += [resource] * int(amount)
     name = "slot" if local else f"slot-{node[:6]}"
     return [
-        Place(f"{name}-{i}", Kind.MEASURER, node, local, i, len(slots), resource, not local)
+        ActorSpec(
+            f"{name}-{i}", WorkerKind.MEASURER, node, local, i, len(slots), resource, not local
+        )
         for i, resource in enumerate(slots)
     ]
 
@@ -74,7 +77,7 @@ def _slots(node: str, resources: dict[str, float], local: bool) -> list[Place]:
 def _best_nodes(
     nodes: list[dict[str, Any]], wanted: str, head: str, settings: Settings
 ) -> list[str]:
-    """Nodes that offer what is wanted, else those without slots, else the head."""
+    """Nodes with the resource `wanted`, else nodes without slots, else the head."""
     offering = [n["NodeID"] for n in nodes if n["Resources"].get(wanted)]
     without = [n["NodeID"] for n in nodes if not any(r.startswith(MEASURE) for r in n["Resources"])]
     return sorted(offering) or sorted(without, key=lambda n: n != head) or [head]
@@ -88,36 +91,38 @@ def _generators(settings: Settings) -> int:
     return max(1, len(layout.build) // _SPARE_CORES)
 
 
-def create(place: Place, settings: Settings, registry: Any) -> Any:
-    """Start the actor of a place; its handle."""
+def create(spec: ActorSpec, settings: Settings, registry: Any) -> Any:
+    """Start an actor; its handle."""
     options: dict[str, Any] = {}
-    if place.node:
-        options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(place.node, soft=False)
-    if place.resource:
-        options["resources"] = {place.resource: 1}
-    if place.gpus:
-        options["num_gpus"] = place.gpus
-    path, arguments = _made_of(place, settings, registry)
-    made = actor_class(orders=4 if place.kind is Kind.MEASURER else 1)
+    if spec.node:
+        options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(spec.node, soft=False)
+    if spec.resource:
+        options["resources"] = {spec.resource: 1}
+    if spec.gpus:
+        options["num_gpus"] = spec.gpus
+    path, arguments = _class_and_arguments(spec, settings, registry)
+    made = actor_class(orders=4 if spec.kind is WorkerKind.MEASURER else 1)
     return made.options(**options).remote(path, arguments)
 
 
-def _made_of(place: Place, settings: Settings, registry: Any) -> tuple[str, tuple[Any, ...]]:
-    """The class of an actor, and what it is made with."""
+def _class_and_arguments(
+    spec: ActorSpec, settings: Settings, registry: Any
+) -> tuple[str, tuple[Any, ...]]:
+    """The class of an actor, and the arguments of its constructor."""
     config = settings.config
-    if place.kind is Kind.MEASURER:
-        cache = str(Path(settings.cache_dir(place.local)) / "references")
+    if spec.kind is WorkerKind.MEASURER:
+        cache = str(Path(settings.cache_dir(spec.local)) / "references")
         own = settings.cores if settings.is_local else frozenset()
         measure = config.measure.model_dump()
-        return settings.slot_class, (measure, place.index, place.count, cache, own)
-    if place.kind is Kind.REGISTRY:
+        return settings.slot_class, (measure, spec.index, spec.count, cache, own)
+    if spec.kind is WorkerKind.REGISTRY:
         directory = str(settings.state_dir / "checkpoints")
         return "actors.registry:RegistryActor", (
             directory,
             settings.base,
             config.registry.model_dump(),
         )
-    seed = config.tune.seed + place.index
-    if place.kind is Kind.GENERATOR:
+    seed = config.tune.seed + spec.index
+    if spec.kind is WorkerKind.GENERATOR:
         return settings.generator_class, (registry, config.generate.model_dump(), seed)
     return "actors.trainer:TrainerActor", (registry, config.train.model_dump(), seed)

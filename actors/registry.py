@@ -11,7 +11,6 @@ import numpy as np
 from tlmd import wire
 from tlmd.config import RegistryConfig
 from tlmd.model.registry import Registry
-from tlmd.pipeline.orders import Published
 
 
 class RegistryActor:
@@ -32,19 +31,17 @@ class RegistryActor:
         data = self._registry.blob(None if version < 0 else version)
         return np.frombuffer(data, np.uint8)
 
-    def publish(self, version: int, blob: Any, questions: bytes) -> bytes:
+    def publish(self, version: int, blob: Any, examples: bytes) -> bytes:
         """Carry out a `PublishOrder`."""
         from tlmd.learn import gate  # torch, which nothing else here needs
 
-        held_out = wire.unpack(tuple[gate.Question, ...], questions)  # type: ignore[arg-type]
-        tolerance = gate.Tolerance(self._config.tolerated_nats, self._config.tolerated_legal)
+        held_out = wire.unpack(tuple[gate.HeldOutExample, ...], examples)  # type: ignore[arg-type]
 
         def check(new: Any, current: Any) -> str:
-            before = gate.examine(current.model, held_out)
-            return gate.judge(gate.examine(new.model, held_out), before, tolerance)
+            before = gate.evaluate(current.model, held_out)
+            return gate.regression(gate.evaluate(new.model, held_out), before, self._config)
 
-        done = self._registry.publish(blob.tobytes(), version, check)
-        return wire.pack(Published(done.version, done.accepted, done.reason))
+        return wire.pack(self._registry.publish(blob.tobytes(), version, check))
 
     def promote(self, version: int) -> int:
         """Keep a version for good and put it in force. Raises `BadInput`."""

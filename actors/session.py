@@ -1,6 +1,6 @@
-"""Starting and ending Ray: a private instance on loopback, or a cluster that is there already.
+"""Starts and ends Ray: a private instance on loopback, or joins a cluster that runs already.
 
-Ray reads its environment when it is imported, so nothing here imports it before `prepare` is done.
+Ray reads its environment when it is imported, so nothing here imports it before `prepare`.
 """
 
 from __future__ import annotations
@@ -34,21 +34,22 @@ _LARGE_STORE_BYTES = 2 << 30
 
 @dataclass
 class Settings:
-    """How the crew is made up.
-
-    `address` is '' for a private instance, else that of a cluster ('auto'). `slot_class` is
-    the measuring actor and `generator_class` the writing one (benchmarks simulate both), `scratch`
-    is Ray's own folder.
-    """
+    """How the worker pool is set up."""
 
     config: Config
     state_dir: Path
     address: str = ""
+    """Of a running cluster ('auto'); empty: start a private instance."""
     slot_class: str = REAL_SLOT
-    slot_count: int = 0  # simulated slots; 0: those of the configuration
+    """The measuring actor; benchmarks simulate it."""
+    slot_count: int = 0
+    """Simulated slots; 0: the slots of the configuration."""
     generator_class: str = REAL_GENERATOR
+    """The writing actor; benchmarks simulate it."""
     scratch: str = ""
+    """Ray's own folder."""
     cores: frozenset[int] = frozenset()
+    """Cores that all processes may use; empty: those of this process."""
 
     def __post_init__(self) -> None:
         self.cores = self.cores or frozenset(os.sched_getaffinity(0))

@@ -1,4 +1,4 @@
-"""The trainer as an actor: makes the next checkpoint of what was measured."""
+"""The trainer as an actor: makes the next checkpoint from what was measured."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ray.actor import ActorHandle
 
 from tlmd import wire
 from tlmd.config import TrainConfig
-from tlmd.learn.finetune import FinePlan, FineTuner
+from tlmd.learn.finetune import FineTuner
 from tlmd.model import checkpoint as checkpoints
 from tlmd.model.threads import use_threads
 from tlmd.pipeline.orders import Trained, TrainOrder
@@ -27,39 +27,37 @@ class TrainerActor:
         config: dict[str, Any],
         seed: int,
     ) -> None:
-        c = TrainConfig.model_validate(config)
-        os.nice(c.niceness)
-        use_threads(c.threads or max(1, len(os.sched_getaffinity(0)) - 1))
-        self._plan = FinePlan(
-            policy=c.policy,
-            start=c.start,
-            steps=c.steps,
-            learning_rate=c.learning_rate,
-            rounds=c.rounds,
-            seed=seed,
-            device="cuda" if torch.cuda.is_available() else "cpu",
-        )
+        train = self._config = TrainConfig.model_validate(config)
+        os.nice(train.niceness)
+        use_threads(train.threads or max(1, len(os.sched_getaffinity(0)) - 1))
+        self._seed = seed
+        self._device = "cuda" if torch.cuda.is_available() else "cpu"
         self._interrupted = 0
         self._base = _load(registry, 0)
-        self._tuner = FineTuner(self._base, self._plan)
+        self._tuner = self._new_tuner()
         self._latest = 0
 
+    def _new_tuner(self) -> FineTuner:
+        return FineTuner(self._base, self._config, self._seed, self._device)
+
     def describe(self) -> dict[str, Any]:
-        """Nothing that others need to know."""
+        """It has no facts to report."""
         return {}
 
     def interrupt(self, version: int) -> None:
-        """Let the training of a version end soon with what it has learnt, even before it begins."""
+        """End the training of a version soon; also if its order has not arrived yet."""
         self._interrupted = version
 
     def train(self, data: bytes, registry: ActorHandle[Any]) -> tuple[bytes, Any, bytes]:
-        """Carry out a `TrainOrder`: the answer, the checkpoint, and questions for the gate."""
+        """Carry out a `TrainOrder`: answer, checkpoint, and held-out examples for the gate."""
         order = wire.unpack(TrainOrder, data)
         if order.fresh:
-            self._tuner = FineTuner(self._base, self._plan)
+            self._tuner = self._new_tuner()
         self._tuner.add(order.tasks, order.records)
-        if self._plan.start == "latest" and order.current != self._latest:
-            self._tuner.follow(_load(registry, order.current))  # ours was refused or rolled back
+        if self._config.start == "latest" and order.current != self._latest:
+            self._tuner.follow(
+                _load(registry, order.current)
+            )  # our latest was refused or rolled back
         checkpoint, report = self._tuner.train(
             order.version, lambda: self._interrupted >= order.version
         )

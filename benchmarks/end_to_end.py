@@ -6,6 +6,7 @@ headline `ratio` is the geometric mean of PyTorch eager's time over the tuned mo
 
 from __future__ import annotations
 
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -13,63 +14,70 @@ from typing import Any
 
 from benchmarks import report
 
-MODELS = ("bert-tiny", "resnet18")
+_SMALL_MODELS = ("bert-tiny", "resnet18")
 _COLOURS = {"untuned": "#b9c4cf", "pytorch": "#e08a3c", "tuned": "#2b6cb0"}
 _NAMES = {"untuned": "untuned TVM", "pytorch": "PyTorch eager", "tuned": "tuned by tlmd"}
 
 
-def main() -> None:
+def main() -> int:
     """Measure, print, write, draw."""
     parser = report.parser(__doc__, figure=True)
-    parser.add_argument("models", nargs="*", default=MODELS)
+    parser.add_argument("models", nargs="*", default=_SMALL_MODELS)
     parser.add_argument("--trials", type=int, default=16)
     options = parser.parse_args()
-    document = report.document(options, _measure)
+    document = report.document(options, _measure_models)
     report.show("whole models, milliseconds per run", document["models"])
     report.finish(document, options.json)
     if options.figure:
-        _draw(document, options.figure)
+        _draw_bars(document, options.figure)
+    return 0
 
 
-def _measure(options: Any) -> dict[str, Any]:
-    import tlmd
-
-    machine, trials, rows = report.machine(), options.trials, []
-    settings = {"generate.checkpoint": str(options.checkpoint)} if options.checkpoint else {}
-    for model in options.models:
-        begin = time.monotonic()
-        with tempfile.TemporaryDirectory() as scratch:
-            result = tlmd.tune(
-                model,
-                trials=trials,
-                out=f"{scratch}/out",
-                state_dir=scratch,
-                seed=options.seed,
-                **settings,
-            )
-        whole = result.summary["e2e"]
-        rows.append(
-            {
-                "model": model,
-                "untuned_ms": whole["untuned_ms"],
-                "pytorch_ms": result.pytorch_ms,
-                "tuned_ms": whole["tuned_ms"],
-                "max_abs_err": whole["max_abs_err"],
-                "measured": result.summary["measured"],
-                "wall_s": round(time.monotonic() - begin, 1),
-            }
-        )
+def _measure_models(options: Any) -> report.Row:
+    machine = report.machine()
+    rows = [_model_row(model, options) for model in options.models]
     ratios = [r["pytorch_ms"] / r["tuned_ms"] for r in rows if r["pytorch_ms"]]
     return {
         "ratio": report.geometric_mean(ratios),
         "meaning": "PyTorch eager's time over the tuned model's, geometric mean",
         "machine": machine,
-        "trials": trials,
+        "trials": options.trials,
         "models": rows,
     }
 
 
-def _draw(document: dict[str, Any], path: Path) -> None:
+def _model_row(model: str, options: Any) -> report.Row:
+    """Tune one model and time it whole."""
+    import tlmd
+
+    settings: dict[str, Any] = {}
+    if options.checkpoint:
+        settings["generate.checkpoint"] = str(options.checkpoint)
+    begin = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="tlmd-bench-") as scratch:
+        result = tlmd.tune(
+            model,
+            trials=options.trials,
+            out=f"{scratch}/out",
+            state_dir=scratch,
+            seed=options.seed,
+            **settings,
+        )
+    if result.interrupted:
+        raise SystemExit(f"tuning {model} was interrupted; there is nothing to time")
+    whole = result.summary["e2e"]
+    return {
+        "model": model,
+        "untuned_ms": whole["untuned_ms"],
+        "pytorch_ms": result.pytorch_ms,
+        "tuned_ms": whole["tuned_ms"],
+        "max_abs_err": whole["max_abs_err"],
+        "measured": result.summary["measured"],
+        "wall_s": round(time.monotonic() - begin, 1),
+    }
+
+
+def _draw_bars(document: report.Row, path: Path) -> None:
     """Horizontal bars on a logarithmic axis, one group per model, each labelled with its time."""
     import matplotlib
 
@@ -100,4 +108,4 @@ def _draw(document: dict[str, Any], path: Path) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

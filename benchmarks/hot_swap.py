@@ -1,175 +1,163 @@
-"""From a checkpoint's being in force to the first candidate it has written, and candidates lost.
+"""How soon a published checkpoint has written its first candidates, and whether any are lost.
 
-The real registry actor publishes checkpoints with random weights (time does not depend on what they
-know), and the real generator actor swaps them in while it writes: it always has an order in flight.
-A simulated slot takes what is written, so that every candidate that was ordered can be followed to
-its answer; none may be lost and none come twice. Everything but the slot runs on the cores that a
-daemon would give it.
+The real registry actor publishes checkpoints with random weights, since the times do not depend on
+what they have learnt. The real generator actor swaps them in while it writes; it always has an
+order in flight. A simulated slot takes what is written, so that every candidate can be followed
+from its order to its outcome: none may be lost and none may come twice. All processes but the slot
+use the cores that a daemon would give them.
 
-``to first write`` begins when the registry has put a version in force and ends when the first turn
-that the version wrote is there. It consists of the rest of the turn that was in flight, the swap
-(the registry reads the file while that turn is finished; what is left is transfer and load) and the
-first write. ``read blob`` and ``swap alone`` are the same two steps once more on idle actors.
+``to first write`` begins when the registry has put a version in force, and ends when the answer to
+the first order that the version wrote is there. It consists of the rest of the order that was in
+flight, the swap (the registry reads the file while that order is finished; what is left is transfer
+and load) and the first write. ``read blob`` and ``swap alone`` are the same two steps once more, on
+idle actors.
 """
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
-from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from statistics import fmean, median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from actors import session
-from benchmarks import report
+from benchmarks import driver, report, simulated
 from tlmd import wire
 from tlmd.config import Config, GenerateConfig, PipelineConfig, TrainConfig
 from tlmd.measure.cores import plan_cores
 from tlmd.pipeline.orders import (
-    Done,
+    Answer,
     Event,
-    Failed,
-    Joined,
-    Left,
-    Lost,
     MeasureOrder,
     Order,
-    Published,
+    OrderDone,
+    OrderFailed,
+    OrderLost,
     SwapOrder,
     WriteOrder,
     Written,
 )
-from tlmd.types import Task
+from tlmd.types import MeasureInput, Published, Task
+
+if TYPE_CHECKING:
+    from actors.cluster import Cluster
 
 _GENERATOR, _SLOT = "generator-0", "slot-0"
-_STEP_S = 0.01
-_START_S = 300.0
+_POLL_S = 0.01
 _REPEATS = 3
-_QUESTIONS = wire.pack(())  # the gate asks nothing
+_NO_EXAMPLES = wire.pack(())  # the gate evaluates nothing
 
 
-@dataclass
-class Desk:
-    """Sends orders, keeps when their answers came, and passes on what was written."""
+class SwapDriver(driver.Driver):
+    """Sends orders by hand, keeps when they were answered, and has the candidates measured."""
 
-    cluster: Any
-    tasks: list[Task]
-    count: int
-    over: float
-    flying: Order = field(default_factory=lambda: SwapOrder(0))  # the turn ordered last
-    joined: set[str] = field(default_factory=set)
-    answered: dict[int, tuple[float, Any]] = field(default_factory=dict)  # by id of the order
-    turns: int = 0
-    lost: list[str] = field(default_factory=list)
-    written: dict[str, str] = field(default_factory=dict)  # candidate -> hash of its module
-    passed_on: int = 0
-    repeated: int = 0
-    short: int = 0
-    measured: int = 0
-    versions: set[int] = field(default_factory=set)
-    _orders: list[Order] = field(default_factory=list)  # alive, so that ids stay theirs
+    def __init__(self, cluster: Cluster, tasks: list[Task], count: int, oversample: float) -> None:
+        super().__init__(cluster.wait, _POLL_S)
+        self.cluster = cluster
+        self.tasks = tasks
+        self.in_flight: Order = SwapOrder(0)
+        """The last order to write."""
+        self.lost: list[str] = []
+        """Why orders were lost."""
+        self.versions: set[int] = set()
+        """Versions that wrote candidates."""
+        self.passed_on = 0
+        """Candidates that the slot was asked to measure."""
+        self._count = count
+        self._oversample = oversample
+        self._write_orders = 0
+        self._not_written = 0
+        self._repeated = 0
+        self._written: dict[str, str] = {}  # candidate id -> hash of its module
+        self._sent: list[Order] = []  # kept alive, so that their ids stay theirs
+        self._answers: dict[int, tuple[float, Answer | None]] = {}  # by the id of the order
 
     def write(self) -> WriteOrder:
-        """Order the next turn; one task after the other has one."""
-        task = self.tasks[self.turns % len(self.tasks)]
-        self.turns += 1
-        order = WriteOrder(
-            self.turns, task, self.count, self.over, avoid=tuple(self.written.items())
-        )
-        self.flying = order
+        """Order candidates of the next task."""
+        task = self.tasks[self._write_orders % len(self.tasks)]
+        self._write_orders += 1
+        avoid = tuple(self._written.items())
+        order = WriteOrder(self._write_orders, task, self._count, self._oversample, avoid=avoid)
+        self.in_flight = order
         self.send(_GENERATOR, order)
         return order
 
     def write_until(self, done: Callable[[], bool]) -> None:
-        """Have a turn in flight at all times."""
+        """Keep one order to write in flight until `done`."""
         while not done():
-            if self.is_done(self.flying):
+            if self.is_answered(self.in_flight):
                 self.write()
-            self.until(lambda: done() or self.is_done(self.flying))
+            self.until(lambda: done() or self.is_answered(self.in_flight), "an order is answered")
 
     def send(self, worker: str, order: Order) -> None:
-        self._orders.append(order)
+        """Give a worker an order."""
+        self._sent.append(order)
         self.cluster.send(worker, order)
 
-    def is_done(self, order: Order) -> bool:
-        """Whether its answer is there."""
-        return id(order) in self.answered
+    def is_answered(self, order: Order) -> bool:
+        """Whether the answer to the order is there."""
+        return id(order) in self._answers
 
-    def wait_for(self, order: Order) -> tuple[float, Any]:
-        """When the answer came, on the monotonic clock, and the answer."""
-        self.until(lambda: self.is_done(order))
-        return self.answered[id(order)]
+    def wait_for(self, order: Order) -> tuple[float, Answer | None]:
+        """When the answer came, on the monotonic clock, and the answer; None: it was lost."""
+        self.until(lambda: self.is_answered(order), "an order is answered")
+        return self._answers[id(order)]
 
-    def until(self, done: Callable[[], bool], patience: float = _START_S) -> None:
-        """Take in events until something is so."""
-        end = time.monotonic() + patience
-        while not done():
-            if time.monotonic() > end:
-                raise SystemExit(f"no answer within {patience:.0f} s; lost: {self.lost}")
-            for event in self.cluster.wait(_STEP_S):
-                self._take_in(event, time.monotonic())
-
-    def _take_in(self, event: Event, now: float) -> None:
-        if isinstance(event, Joined):
-            self.joined.add(event.worker.name)
-        elif isinstance(event, Left):
-            self.joined.discard(event.worker)
-        elif isinstance(event, Lost | Failed):
+    def on_event(self, event: Event) -> None:
+        """Keep an answer, and have what was written measured."""
+        super().on_event(event)
+        now = time.monotonic()
+        if isinstance(event, OrderLost | OrderFailed):
             self.lost.append(f"{event.worker}: {getattr(event, 'error', 'it died')}")
-            self.answered[id(event.order)] = now, None
-        elif isinstance(event, Done):
-            self.answered[id(event.order)] = now, event.answer
+            self._answers[id(event.order)] = now, None
+        elif isinstance(event, OrderDone):
+            self._answers[id(event.order)] = now, event.answer
             if isinstance(event.answer, Written) and isinstance(event.order, WriteOrder):
                 self._pass_on(event.order, event.answer)
-            elif isinstance(event.order, MeasureOrder):
-                self.measured += len(event.order.proposals)
 
     def _pass_on(self, order: WriteOrder, written: Written) -> None:
         self.versions.add(written.version)
-        self.short += order.count - len(written.proposals)
+        self._not_written += order.count - len(written.proposals)
         for proposal in written.proposals:
-            self.repeated += proposal.candidate.id in self.written
-            self.written[proposal.candidate.id] = proposal.module_hash
+            self._repeated += proposal.candidate.id in self._written
+            self._written[proposal.candidate.id] = proposal.module_hash
         self.passed_on += len(written.proposals)
-        if written.proposals:
-            self.send(_SLOT, MeasureOrder(order.batch, order.task, written.proposals))
+        inputs = tuple(MeasureInput(p.candidate.id, p.trace) for p in written.proposals)
+        if inputs:
+            self.send(_SLOT, MeasureOrder(order.batch, order.task, inputs))
 
     def figures(self) -> report.Row:
-        """What became of everything that was ordered."""
+        """How many candidates were ordered, written, measured and lost."""
+        measured = self.counts.measured
         return {
-            "ordered": self.turns * self.count,
-            "not written": self.short,
+            "ordered": self._write_orders * self._count,
+            "not written": self._not_written,
             "written": self.passed_on,
-            "measured": self.measured,
-            "repeated": self.repeated,
-            "lost": len(self.lost) * self.count + self.passed_on - self.measured,
+            "measured": measured,
+            "repeated": self._repeated,
+            "lost": len(self.lost) * self._count + self.passed_on - measured,
         }
 
 
-def main(arguments: list[str]) -> int:
+def main() -> int:
     """Measure, print, write."""
     parser = report.parser(__doc__)
     parser.add_argument("--presets", nargs="+", default=["nano", "gpt2"], metavar="PRESET")
     parser.add_argument("--rounds", type=int, default=5, help="swaps of each (default 5)")
-    parser.add_argument("--over", type=float, default=0.0, help="written per candidate kept")
-    options = parser.parse_args(arguments)
+    parser.add_argument("--oversample", type=float, default=0.0, help="written per candidate kept")
+    options = parser.parse_args()
     here = report.machine()
-    cores = frozenset(os.sched_getaffinity(0))
-    os.sched_setaffinity(0, plan_cores().build)  # before Ray starts: all of it inherits this
+    cores, build = frozenset(os.sched_getaffinity(0)), frozenset(plan_cores().build)
     rows, counts = [], []
     for preset in options.presets:
-        # Ray is set up once per process: it keeps the token of the first instance.
-        with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
-            row, count = pool.submit(_preset, preset, options, cores).result()
+        row, count = driver.in_own_process(build, None, _measure_preset, preset, options, cores)
         rows.append(row)
         counts.append(count)
     report.show("seconds, median over the rounds", rows)
@@ -190,97 +178,96 @@ def main(arguments: list[str]) -> int:
     return 1 if result["lost"] else 0
 
 
-def _preset(preset: str, options: Any, cores: frozenset[int]) -> tuple[report.Row, report.Row]:
-    """All rounds of one size of network."""
+def _measure_preset(
+    preset: str, options: Any, cores: frozenset[int]
+) -> tuple[report.Row, report.Row]:
+    """All rounds of one size of network: its seconds and its counts."""
     with (
-        tempfile.TemporaryDirectory(prefix="tlmd-bench-") as scratch,
-        _desk(preset, options, cores, Path(scratch)) as desk,
+        driver.scratch_directory() as scratch,
+        _swap_driver(preset, options.oversample, cores, scratch) as swaps,
     ):
-        desk.until(lambda: {"registry", _GENERATOR, _SLOT} <= desk.joined)
-        for _ in desk.tasks:
-            desk.wait_for(desk.write())  # the first turn of a task builds its space
-        desk.write()
+        swaps.wait_for_workers(3)  # registry, generator, slot
+        for _ in swaps.tasks:
+            swaps.wait_for(swaps.write())  # the first order of a task builds its space
+        swaps.write()
         rounds = []
         for version in range(1, options.rounds + 1):
-            rounds.append(_round(desk, preset, version))
+            rounds.append(_swap_round(swaps, preset, version))
             print(f"{preset}: {rounds[-1]['to first write']:.2f} s", file=sys.stderr)
-        desk.wait_for(desk.flying)
-        desk.until(lambda: desk.measured >= desk.passed_on)
-        alone = [_alone(desk, options.rounds) for _ in range(_REPEATS)]
+        swaps.wait_for(swaps.in_flight)
+        swaps.until(lambda: swaps.counts.measured >= swaps.passed_on, "all candidates are measured")
+        idle = [_swap_idle(swaps, options.rounds) for _ in range(_REPEATS)]
         row: report.Row = {"preset": preset, "MB": _blob(preset, 0).nbytes / 1e6}
         row |= {name: median(r[name] for r in rounds) for name in rounds[0]}
-        row |= {name: fmean(r[name] for r in alone) for name in alone[0]}
-        return row | {"worst": max(r["to first write"] for r in rounds)}, {
-            "preset": preset,
-            "versions seen": len(desk.versions),
-        } | desk.figures()
+        row |= {name: fmean(r[name] for r in idle) for name in idle[0]}
+        row["worst"] = max(r["to first write"] for r in rounds)
+        versions = {"preset": preset, "versions seen": len(swaps.versions)}
+        return row, versions | swaps.figures()
 
 
 @contextmanager
-def _desk(preset: str, options: Any, cores: frozenset[int], scratch: Path) -> Iterator[Desk]:
+def _swap_driver(
+    preset: str, oversample: float, cores: frozenset[int], scratch: Path
+) -> Iterator[SwapDriver]:
     """A cluster with a registry, a generator and a simulated slot."""
     from benchmarks import setting
     from tlmd.model import checkpoint as checkpoints
     from tlmd.space.target import resolve
 
-    checkpoints.write(_blob(preset, 0).tobytes(), scratch / "base")
-    config = Config(
-        generate=GenerateConfig(checkpoint=str(scratch / "base")),
-        train=TrainConfig(enabled=False),
-    )
+    checkpoints.unpack(_blob(preset, 0).tobytes(), scratch / "base")
+    generate = GenerateConfig(checkpoint=str(scratch / "base"))
     settings = session.Settings(
-        config, scratch, slot_class="benchmarks.scale:SleepingSlot", slot_count=1, cores=cores
+        Config(generate=generate, train=TrainConfig(enabled=False)),
+        scratch,
+        slot_class=simulated.SLOT,
+        slot_count=1,
+        cores=cores,
     )
-    session.prepare(settings)
-    from actors.cluster import Cluster
-
-    # Where writing is slow the daemon settles on the least.
-    own = config.generate.over if preset == "nano" else config.generate.least
-    over = options.over or float(own)
-    with closing(Cluster(settings)) as cluster:
-        cluster.start()
+    # Where writing is slow, the daemon falls to the least.
+    usual = generate.oversample if preset == "nano" else generate.oversample_min
+    with driver.running_cluster(settings) as cluster:
         tasks = setting.tasks(resolve("native", 1))
-        yield Desk(cluster, tasks, PipelineConfig().turn, over)
+        yield SwapDriver(cluster, tasks, PipelineConfig().per_task, oversample or float(usual))
 
 
 def _blob(preset: str, version: int) -> Any:
     """A checkpoint with random weights, as the trainer hands it over ``[n] uint8``."""
     from tlmd.model import checkpoint as checkpoints
     from tlmd.model import network
-    from tlmd.model.ranker import Ranker
+    from tlmd.model.cost_model import CostModel
 
-    made = checkpoints.Checkpoint(version, preset, network.create(preset, version), Ranker())
+    made = checkpoints.Checkpoint(version, preset, network.create(preset, version), CostModel())
     return np.frombuffer(checkpoints.to_bytes(made), np.uint8)
 
 
-def _round(desk: Desk, preset: str, version: int) -> report.Row:
-    """Publish a version and swap it in while a turn is being written."""
+def _swap_round(swaps: SwapDriver, preset: str, version: int) -> report.Row:
+    """Publish a version and swap it in while an order is being written."""
     blob, begin = _blob(preset, version), time.monotonic()
     with ThreadPoolExecutor(1) as thread:
-        publishing = thread.submit(_publish, desk.cluster, version, blob)
-        desk.write_until(publishing.done)
+        publishing = thread.submit(_publish, swaps.cluster, version, blob)
+        swaps.write_until(publishing.done)
     in_force = publishing.result()
-    last, swap = desk.flying, SwapOrder(version)
-    desk.send(_GENERATOR, swap)
-    first = desk.write()
-    ended, _ = desk.wait_for(last)
-    swapped, now_used = desk.wait_for(swap)
-    written_at, written = desk.wait_for(first)
-    desk.write()
-    if now_used != version or written is None or written.version != version:
-        raise SystemExit(f"version {version} was not swapped in: {now_used}, {desk.lost}")
+    last, swap = swaps.in_flight, SwapOrder(version)
+    swaps.send(_GENERATOR, swap)
+    first = swaps.write()
+    ended, _ = swaps.wait_for(last)
+    swapped, now_used = swaps.wait_for(swap)
+    written_at, written = swaps.wait_for(first)
+    swaps.write()
+    if now_used != version or not isinstance(written, Written) or written.version != version:
+        raise SystemExit(f"version {version} was not swapped in: {now_used}, {swaps.lost}")
     return {
         "publish": in_force - begin,
         "to first write": written_at - in_force,
-        "rest of turn": max(0.0, ended - in_force),
+        "rest of order": max(0.0, ended - in_force),
         "swap": swapped - max(ended, in_force),
         "first write": written_at - swapped,
     }
 
 
-def _publish(cluster: Any, version: int, blob: Any) -> float:
-    """When the registry had put it in force."""
-    answer = cluster.ask_registry("publish", version, blob, _QUESTIONS)
+def _publish(cluster: Cluster, version: int, blob: Any) -> float:
+    """When the registry had put the version in force."""
+    answer = cluster.ask_registry("publish", version, blob, _NO_EXAMPLES)
     in_force = time.monotonic()
     published = wire.unpack(Published, answer)
     if not published.accepted:
@@ -288,17 +275,17 @@ def _publish(cluster: Any, version: int, blob: Any) -> float:
     return in_force
 
 
-def _alone(desk: Desk, version: int) -> report.Row:
-    """The parts of a swap on actors that do nothing else."""
+def _swap_idle(swaps: SwapDriver, version: int) -> report.Row:
+    """The parts of a swap on idle actors."""
     begin = time.monotonic()
-    desk.cluster.ask_registry("blob", version)
+    swaps.cluster.ask_registry("blob", version)
     read = time.monotonic() - begin
     begin = time.monotonic()
     order = SwapOrder(version)
-    desk.send(_GENERATOR, order)
-    swapped, _ = desk.wait_for(order)
+    swaps.send(_GENERATOR, order)
+    swapped, _ = swaps.wait_for(order)
     return {"read blob": read, "swap alone": swapped - begin, "load": swapped - begin - read}
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

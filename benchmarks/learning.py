@@ -1,14 +1,15 @@
-"""Does the TLM get better? TLM-base and later versions on subgraphs they have never seen.
+"""Does the TLM get better? TLM-base and later versions on subgraphs that they have never seen.
 
-`python -m benchmarks.learning --checkpoint BASE --campaign STATE/checkpoints [--figure FILE]`: the
-TLM-base that the campaign began with, versions of the campaign, evenly spaced, and the shipped one.
-Each writes 16 candidates of each of eight subgraphs of held-out networks, once, without looking at
-what came of them: by the language model, over-generated eightfold and picked by its own ranker,
-best first. Beside them: random candidates, random candidates picked by the newest ranker (the
-baseline to beat), and MetaSchedule's best of 64 trials. Reported is the best known time
-of a subgraph over the best of the first 1, 4, 10 and 16 measured, geometric mean over subgraphs and
-seeds. What each found in the end, MetaSchedule too, is raced against all others in interleaved
-rounds; raced times are longer than the luckiest of many, so compare them with each other only.
+`python -m benchmarks.learning --checkpoint BASE --campaign STATE/checkpoints [--figure FILE]`
+compares TLM-base, evenly spaced versions of the campaign, and the shipped TLM. Each writes
+candidates of eight subgraphs of held-out networks, once, and learns nothing from the results: eight
+times more than 16, of which its own cost model picks 16, the best first. The peers are random
+candidates, without and with the newest cost model, and MetaSchedule's best of 64 trials.
+
+Reported is the best known time of a subgraph over the best of the first 1, 4, 10 and 16 measured,
+geometric mean over subgraphs and seeds. At the end a finalist comparison times the best candidates
+of all, MetaSchedule's too, in interleaved rounds. The best of many single times is short by luck,
+so times of the comparison are longer: compare them with each other only.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import sys
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from benchmarks.setting import pin
 from tlmd.config import SHIPPED
 from tlmd.model import checkpoint
 from tlmd.model.checkpoint import Checkpoint
-from tlmd.types import Candidate, Outcome, Task
+from tlmd.types import Candidate, MeasureInput, Outcome, Task
 
 COUNTS = (1, 4, 10, 16)
 # Tasks of held-out networks: GEMM (two), batched GEMM, softmax, layer norm, convolution (3x3 with
@@ -44,16 +45,19 @@ _CHOSEN = {
     ("resnet50", (1, 3, 224, 224)): ("fused_conv2d6_add5_relu4", "fused_conv2d7_add6_add7_relu5"),
     ("mobilenet-v2", (1, 3, 224, 224)): ("fused_conv2d7_add5_maximum3_minimum3",),
 }
-_OVER = 8
-_RANDOM, _RANKED, _PEER = "random", "random + ranker", "MetaSchedule, 64 trials"
+_OVERSAMPLE = 8
+# Policies, as benchmarks/data/learning.json names them.
+_RANDOM, _PICKED, _PEER = "random", "random + cost model", "MetaSchedule, 64 trials"
+_PICKED_LABEL = "random + cost model"
 
 
 @dataclass
-class Try:
-    """What one policy wrote for one task with one seed, best first."""
+class PolicyRun:
+    """What one policy wrote for one task with one seed."""
 
     policy: str
-    candidates: list[tuple[Candidate, str]]  # with their traces
+    candidates: list[tuple[Candidate, str]]
+    """With their traces; those that the cost model prefers first."""
 
 
 def main() -> int:
@@ -64,49 +68,55 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--trials", type=int, default=64, help="of MetaSchedule; 0: leave it out")
     options = parser.parse_args()
-    document = report.document(options, _measure)
+    document = report.document(options, _measure_learning)
     report.show("best known time over the best of the first k", document["rows"])
-    report.show("in the end, finalists raced", document["finals"])
+    report.show("in the finalist comparison", document["finals"])
     report.finish(document, options.json)
     if options.figure:
-        _draw(document, options.figure)
+        _draw_curve(document, options.figure)
     return 0
 
 
-def _measure(options: Any) -> dict[str, Any]:
+@dataclass
+class LearningResults:
+    """Shares of the best known speed by policy, one entry per subgraph and seed."""
+
+    first: dict[str, list[dict[int, float]]] = field(default_factory=lambda: defaultdict(list))
+    """Of the best of the first 1, 4, 10 and 16 measured."""
+    compared: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    """Of the finalists, in the comparison."""
+
+    def rows(self) -> list[report.Row]:
+        """Geometric means of `first`."""
+        return [
+            {"policy": p, **{f"@{k}": report.geometric_mean(s[k] for s in found) for k in COUNTS}}
+            for p, found in self.first.items()
+        ]
+
+
+def _measure_learning(options: Any) -> report.Row:
     here = report.machine()
-    from tlmd.measure.client import Measurer
     from tlmd.measure.cores import plan_cores
+    from tlmd.measure.measurer import Measurer
     from tlmd.space.target import resolve
 
-    everything, layout = tuple(sorted(os.sched_getaffinity(0))), plan_cores()
+    cores, layout = tuple(sorted(os.sched_getaffinity(0))), plan_cores()
     pin(layout.build)
-    tasks = held_out(resolve("native", len(layout.run)))
+    tasks = held_out_tasks(resolve("native", len(layout.run)))
     policies = _policies(options)
-    shares: dict[str, list[dict[int, float]]] = defaultdict(list)
-    finals: dict[str, list[float]] = defaultdict(list)
+    results = LearningResults()
     with (
         tempfile.TemporaryDirectory(prefix="tlmd-bench-") as cache,
-        Measurer(tasks[0].target, layout, Path(cache), builders=3, lend=True) as measurer,
+        Measurer(layout, Path(cache)) as measurer,
     ):
         for task in tasks:
-            tries = list(_tries(task, policies, options.seeds))
-            outcomes = _outcomes(measurer, task, tries)
-            peers = _peers(task, options, everything)
-            raced = _race(measurer, task, tries, peers, outcomes)
-            known = min(o.seconds for o in [*outcomes.values(), *raced.values()])
-            for one in tries:
-                shares[one.policy].append(_shares(one, outcomes, known))
-                finals[one.policy].append(known / _end(one, outcomes, raced))
-            for candidate in peers:
-                finals[_PEER].append(known / raced[candidate.id].seconds)
-            print(task.name, {p: round(v[-1], 2) for p, v in finals.items()}, file=sys.stderr)
-    rows = [
-        {"policy": p, **{f"@{k}": report.geometric_mean(s[k] for s in found) for k in COUNTS}}
-        for p, found in shares.items()
-    ]
-    ends = [{"policy": p, "share": report.geometric_mean(found)} for p, found in finals.items()]
-    newest, ranked = rows[-1], next(r for r in rows if r["policy"] == _RANKED)
+            runs = list(_policy_runs(task, policies, options.seeds))
+            peers = _peer_candidates(task, options, cores)
+            _measure_task(measurer, task, runs, peers, results)
+            newest = {p: round(found[-1], 2) for p, found in results.compared.items()}
+            print(task.name, newest, file=sys.stderr)
+    rows = results.rows()
+    picked = next(row for row in rows if row["policy"] == _PICKED)
     return {
         "benchmark": "learning",
         "machine": here,
@@ -114,14 +124,38 @@ def _measure(options: Any) -> dict[str, Any]:
         "tasks": [task.name for task in tasks],
         "versions": list(policies),
         "rows": rows,
-        "finals": ends,
-        "by_task": {p: [[s[k] for k in COUNTS] for s in found] for p, found in shares.items()},
-        "ratio": newest["@10"] / ranked["@10"],
-        "meaning": "best of 10 by the newest TLM over that of random candidates with its ranker",
+        "finals": [
+            {"policy": p, "share": report.geometric_mean(found)}
+            for p, found in results.compared.items()
+        ],
+        "by_task": {
+            p: [[s[k] for k in COUNTS] for s in found] for p, found in results.first.items()
+        },
+        "ratio": rows[-1]["@10"] / picked["@10"],
+        "meaning": "best of 10: the newest TLM over random candidates with its cost model",
     }
 
 
-def held_out(target: Any) -> list[Task]:
+def _measure_task(
+    measurer: Any,
+    task: Task,
+    runs: Sequence[PolicyRun],
+    peers: Sequence[Candidate],
+    results: LearningResults,
+) -> None:
+    """Measure and compare what all policies and the peer found for a task."""
+    outcomes = _outcomes(measurer, task, runs)
+    compared = _compare_finalists(measurer, task, runs, peers, outcomes)
+    known = min(o.seconds for o in [*outcomes.values(), *compared.values()])
+    for one in runs:
+        results.first[one.policy].append(_shares(one, outcomes, known))
+        share = known / _compared_seconds(one, outcomes, compared)
+        results.compared[one.policy].append(share)
+    for candidate in peers:
+        results.compared[_PEER].append(known / compared[candidate.id].seconds)
+
+
+def held_out_tasks(target: Any) -> list[Task]:
     """The eight subgraphs."""
     from tlmd.workloads.corpus import workload_tasks
 
@@ -133,7 +167,7 @@ def held_out(target: Any) -> list[Task]:
 
 
 def _policies(options: Any) -> dict[str, Checkpoint]:
-    """TLM-base, versions of the campaign, evenly spaced, and the shipped one, by their names."""
+    """TLM-base, evenly spaced versions of the campaign and the shipped one, by name."""
     policies = {"TLM-base": setting.load(options.checkpoint, options.untrained)}
     folders = sorted(options.campaign.glob("v*")) if options.campaign else []
     count = min(options.versions, len(folders))
@@ -145,26 +179,28 @@ def _policies(options: Any) -> dict[str, Checkpoint]:
     return policies
 
 
-def _tries(task: Task, policies: Mapping[str, Checkpoint], seeds: int) -> Iterable[Try]:
-    from tlmd.generate.generator import Generator, Policy
+def _policy_runs(task: Task, policies: Mapping[str, Checkpoint], seeds: int) -> Iterable[PolicyRun]:
+    from tlmd.config import GenerateConfig
+    from tlmd.generate.generator import Generator
+    from tlmd.space.features import FeatureExtractor
 
-    policy = Policy(over=_OVER, explore=0.0, uniform=0.0)
+    config = GenerateConfig(oversample=_OVERSAMPLE, explore=0.0, uniform=0.0)
+    extractor = FeatureExtractor(task.target)
+    cost_model = list(policies.values())[-1].cost_model
     for seed in range(seeds):
-        drawn = _random(task, _OVER * COUNTS[-1], seed)
-        yield Try(_RANDOM, [(d.candidate, d.trace) for d in drawn[: COUNTS[-1]]])
-        newest = Generator(list(policies.values())[-1], policy, seed)
-        rows = newest.extractor(task).rows([d.schedule for d in drawn])
-        scores = newest.checkpoint.ranker.score(rows)
+        drawn = _random_candidates(task, _OVERSAMPLE * COUNTS[-1], seed)
+        yield PolicyRun(_RANDOM, [(d.candidate, d.trace) for d in drawn[: COUNTS[-1]]])
+        scores = cost_model.score(extractor.rows([d.schedule for d in drawn]))
         order = sorted(range(len(drawn)), key=lambda i: -scores[i])[: COUNTS[-1]]
-        yield Try(_RANKED, [(drawn[i].candidate, drawn[i].trace) for i in order])
+        yield PolicyRun(_PICKED, [(drawn[i].candidate, drawn[i].trace) for i in order])
         for name, one in policies.items():
-            proposals, _ = Generator(one, policy, seed).write(task, COUNTS[-1], [])
-            yield Try(name, [(p.candidate, p.trace) for p in proposals])
+            proposals, _ = Generator(one, config, seed).write(task, COUNTS[-1], [])
+            yield PolicyRun(name, [(p.candidate, p.trace) for p in proposals])
 
 
-def _random(task: Task, count: int, seed: int) -> list[setting.Drawn]:
+def _random_candidates(task: Task, count: int, seed: int) -> list[setting.RandomProgram]:
     """Distinct random programs."""
-    found: dict[str, setting.Drawn] = {}
+    found: dict[str, setting.RandomProgram] = {}
     for drawn in setting.random_programs(task, 4 * count, seed):
         if len(found) >= count:
             break
@@ -172,21 +208,20 @@ def _random(task: Task, count: int, seed: int) -> list[setting.Drawn]:
     return list(found.values())
 
 
-def _outcomes(measurer: Any, task: Task, tries: Sequence[Try]) -> dict[str, Outcome]:
-    """Everything that was written, each measured once, in an order that favours nobody."""
-    from tlmd.measure.client import Job
+def _outcomes(measurer: Any, task: Task, runs: Sequence[PolicyRun]) -> dict[str, Outcome]:
+    """Measure every candidate once, in a random order."""
+    distinct = {c.id: MeasureInput(c.id, trace) for one in runs for c, trace in one.candidates}
+    inputs = random.Random(0).sample(list(distinct.values()), len(distinct))
+    outcomes = measurer.measure(task, inputs)
+    return {given.candidate_id: o for given, o in zip(inputs, outcomes, strict=True)}
 
-    distinct = {c.id: Job(task, c, trace) for one in tries for c, trace in one.candidates}
-    jobs = random.Random(0).sample(list(distinct.values()), len(distinct))
-    return {job.candidate.id: outcome for job, outcome in measurer.measure(jobs)}
 
-
-def _shares(one: Try, outcomes: dict[str, Outcome], known: float) -> dict[int, float]:
+def _shares(one: PolicyRun, outcomes: dict[str, Outcome], known: float) -> dict[int, float]:
     seconds = [outcomes[c.id].seconds for c, _ in one.candidates]
     return {k: max(known / min(seconds[:k]), 1e-3) for k in COUNTS}
 
 
-def _peers(task: Task, options: Any, cores: tuple[int, ...]) -> list[Candidate]:
+def _peer_candidates(task: Task, options: Any, cores: tuple[int, ...]) -> list[Candidate]:
     from benchmarks import peer
 
     seeds = range(options.seeds if options.trials else 0)
@@ -194,30 +229,37 @@ def _peers(task: Task, options: Any, cores: tuple[int, ...]) -> list[Candidate]:
     return [candidate for candidate in found if candidate is not None]
 
 
-def _best(one: Try, outcomes: dict[str, Outcome]) -> Candidate:
+def _best(one: PolicyRun, outcomes: dict[str, Outcome]) -> Candidate:
     return min((c for c, _ in one.candidates), key=lambda c: outcomes[c.id].seconds)
 
 
-def _race(
+def _compare_finalists(
     measurer: Any,
     task: Task,
-    tries: Sequence[Try],
+    runs: Sequence[PolicyRun],
     peers: Sequence[Candidate],
     outcomes: dict[str, Outcome],
 ) -> dict[str, Outcome]:
-    """The best of every try and of the peer against each other."""
-    racers = {c.id: c for c in [*(_best(t, outcomes) for t in tries), *peers]}
-    found = measurer.final(task, list(racers.values()))
+    """Time the best of every run and of the peers against each other."""
+    finalists = {c.id: c for c in [*(_best(t, outcomes) for t in runs), *peers]}
+    from tlmd.space.space import TaskSpace
+
+    space = TaskSpace(task)
+    found = measurer.compare(
+        task, [MeasureInput(i, space.trace_json(c)) for i, c in finalists.items()]
+    )
     if not found:
-        raise SystemExit(f"the finalists of {task.name} could not be raced")
-    return dict(zip(racers, found, strict=True))
+        raise SystemExit(f"the finalists of {task.name} could not be compared")
+    return dict(zip(finalists, found, strict=True))
 
 
-def _end(one: Try, outcomes: dict[str, Outcome], raced: dict[str, Outcome]) -> float:
-    return raced[_best(one, outcomes).id].seconds
+def _compared_seconds(
+    one: PolicyRun, outcomes: dict[str, Outcome], compared: dict[str, Outcome]
+) -> float:
+    return compared[_best(one, outcomes).id].seconds
 
 
-def _draw(document: dict[str, Any], path: Path) -> None:
+def _draw_curve(document: dict[str, Any], path: Path) -> None:
     import matplotlib
 
     matplotlib.use("Agg")
@@ -236,12 +278,14 @@ def _draw(document: dict[str, Any], path: Path) -> None:
     for k, shade in zip(COUNTS, shades, strict=True):
         values = [rows[version][f"@{k}"] for version in versions]
         axes.plot(range(len(versions)), values, "o-", color=shade, label=f"TLM, best of {k}")
-        beside(rows[_RANKED][f"@{k}"], "#c47a33", f"{_RANKED}, {k}", "--")
-    raced = {row["policy"]: row["share"] for row in document["finals"]}
-    values = [raced[version] for version in versions]
-    axes.plot(range(len(versions)), values, "D:", color="#3a3a3a", ms=5, label="raced in the end")
-    if _PEER in raced:
-        beside(raced[_PEER], "#3a3a3a", f"{_PEER},\nraced", "-")
+        beside(rows[_PICKED][f"@{k}"], "#c47a33", f"{_PICKED_LABEL}, {k}", "--")
+    compared = {row["policy"]: row["share"] for row in document["finals"]}
+    values = [compared[version] for version in versions]
+    axes.plot(
+        range(len(versions)), values, "D:", color="#3a3a3a", ms=5, label="finalist comparison"
+    )
+    if _PEER in compared:
+        beside(compared[_PEER], "#3a3a3a", f"{_PEER},\ncompared", "-")
     axes.set_xticks(range(len(versions)), versions)
     axes.set_xlim(-0.2, len(versions) + 0.45)
     axes.set_ylabel("best known time / best time found")

@@ -1,12 +1,13 @@
 """How far a ranking can be trusted while the machine drifts: tlmd against the stock runner.
 
-The same candidates of four tasks are ranked twice by each, in turns, while a process on another
-core hogs the memory bus every other few seconds and the clock that all of them read speeds up and
-slows down by 15 % (a preloaded library stretches it: what a changing frequency looks like). The
-truth comes first, from a quiet machine: all candidates of a task built in one process and timed in
-interleaved rounds, in several processes, as where code and arguments come to lie is luck, too.
-Reported are the rank correlation (Spearman) of the two rankings, that of each
-with the truth, and how often the one that was chosen is within 2 % of the true best.
+Each of them ranks the same candidates of four tasks twice; they alternate. Meanwhile a process on
+another core fills the memory bus every other few seconds, and the clock that all processes read
+speeds up and slows down by 15 % (a preloaded library stretches it, as a changing frequency would).
+The true times are measured first, on the undisturbed machine: one process builds all candidates of
+a task and times them in interleaved rounds. Several processes do so, because the addresses of code
+and arguments also affect the times. Reported are the rank correlation (Spearman) of the two
+rankings, that of each ranking with the truth, and how often the chosen candidate is within 2 % of
+the true best.
 """
 
 from __future__ import annotations
@@ -28,14 +29,14 @@ from typing import Any
 import numpy as np
 
 from benchmarks import pinned, report
-from benchmarks.runners import RUNNERS, Batch, Timed, candidates, measure
+from benchmarks.runners import RUNNERS, CandidateBatch, RunnerResult, mixed_candidates, run_runner
 from tlmd import children, wire
 
 _TRUTH = "--truth"
 _NEAR = 1.02
 _PROCESSES, _ROUNDS = 5, 30  # of the truth
-_HOPELESS = 4.0  # times slower than the best: no more rounds
-_HOG_S, _HOG_BYTES = 3.0, 256 << 20
+_MAX_SLOWDOWN = 4.0  # a candidate that is slower than the best by more gets no more rounds
+_DISTURB_S, _DISTURB_BYTES = 3.0, 256 << 20
 _STRETCH = """
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -45,7 +46,7 @@ static int (*real)(clockid_t, struct timespec *);
 int clock_gettime(clockid_t id, struct timespec *out) {
   if (!real) real = dlsym(RTLD_NEXT, "clock_gettime");
   int code = real(id, out);
-  /* TVM's timer reads the one, Python's the other. */
+  /* TVM's timer reads one of them, Python's the other. */
   if (code || (id != CLOCK_MONOTONIC && id != CLOCK_REALTIME)) return code;
   struct timespec now;
   real(CLOCK_MONOTONIC, &now);
@@ -75,18 +76,14 @@ def main() -> int:
     checkpoint = setting.load(options.checkpoint, options.untrained)
     count = options.candidates
     batches = [
-        candidates(task, count, count // 2, checkpoint, options.seed)
+        mixed_candidates(task, count, count // 2, checkpoint, options.seed)
         for task in setting.tasks(resolve("native", len(layout.run)))
     ]
-    truth = [_truth(batch, layout.run) for batch in batches]
-    rankings: dict[str, list[list[Timed]]] = {runner: [] for runner in RUNNERS}
+    truth = [_true_seconds(batch, layout.run) for batch in batches]
     with _disturbed(layout.build) as environment:
-        for number in range(options.rankings):
-            for runner in RUNNERS if number % 2 else RUNNERS[::-1]:
-                rankings[runner].append(measure(runner, batches, cores, environment))
-                print(f"{runner}: ranking {number + 1}", file=sys.stderr)
+        rankings = _rankings(batches, options.rankings, cores, environment)
     rows = [
-        _row(runner, batch.task.name, truth[i], [ranking[i] for ranking in rankings[runner]])
+        _noise_row(runner, batch.task.name, truth[i], [ranking[i] for ranking in rankings[runner]])
         for i, batch in enumerate(batches)
         for runner in RUNNERS
     ]
@@ -106,7 +103,21 @@ def main() -> int:
     return 0
 
 
-def _row(runner: str, task: str, truth: list[float], found: list[Timed]) -> dict[str, Any]:
+def _rankings(
+    batches: list[CandidateBatch], count: int, cores: tuple[int, ...], environment: dict[str, str]
+) -> dict[str, list[list[RunnerResult]]]:
+    """Rankings of each runner, with one result per batch; the runners alternate."""
+    rankings: dict[str, list[list[RunnerResult]]] = {runner: [] for runner in RUNNERS}
+    for number in range(count):
+        for runner in RUNNERS if number % 2 else RUNNERS[::-1]:
+            rankings[runner].append(run_runner(runner, batches, cores, environment))
+            print(f"{runner}: ranking {number + 1}", file=sys.stderr)
+    return rankings
+
+
+def _noise_row(
+    runner: str, task: str, truth: list[float], found: list[RunnerResult]
+) -> dict[str, Any]:
     pairs = [_spearman(a.seconds, b.seconds) for i, a in enumerate(found) for b in found[i + 1 :]]
     regret = [truth[f.best] / min(truth) for f in found]
     return {
@@ -130,59 +141,63 @@ def _mean(rows: list[dict[str, Any]]) -> dict[str, float]:
 
 def _spearman(one: Any, other: Any) -> float:
     """Rank correlation; failures rank last."""
-    ranks = [np.argsort(np.argsort(np.array(v, float), kind="stable")) for v in (one, other)]
-    return float(np.corrcoef(*ranks)[0, 1])
+    first, second = (
+        np.argsort(np.argsort(np.array(v, float), kind="stable")) for v in (one, other)
+    )
+    return float(np.corrcoef(first, second)[0, 1])
 
 
 @contextlib.contextmanager
 def _disturbed(cores: tuple[int, ...]) -> Iterator[dict[str, str]]:
-    """A hog on `cores`; yields the environment in which the clock is stretched."""
-    hog = multiprocessing.get_context("spawn").Process(target=_hog, args=(cores,), daemon=True)
+    """Disturb the memory bus from `cores`; yields the environment that stretches the clock."""
+    disturber = multiprocessing.get_context("spawn").Process(
+        target=_fill_memory_bus, args=(cores,), daemon=True
+    )
     with tempfile.TemporaryDirectory(prefix="tlmd-bench-") as scratch:
         source, library = Path(scratch) / "stretch.c", Path(scratch) / "stretch.so"
         source.write_text(_STRETCH)
         command = ["gcc", "-O2", "-shared", "-fPIC", str(source), "-o", str(library), "-ldl", "-lm"]
         subprocess.run(command, check=True)
-        hog.start()
+        disturber.start()
         try:
             yield {"LD_PRELOAD": str(library)}
         finally:
-            hog.terminate()
-            hog.join()
+            disturber.terminate()
+            disturber.join()
 
 
-def _hog(cores: tuple[int, ...]) -> None:
+def _fill_memory_bus(cores: tuple[int, ...]) -> None:
     os.sched_setaffinity(0, cores)
-    source = np.ones(_HOG_BYTES // 8)
+    source = np.ones(_DISTURB_BYTES // 8)
     target = np.empty_like(source)
     while True:
-        end = time.time() + _HOG_S
+        end = time.time() + _DISTURB_S
         while time.time() < end:
             np.copyto(target, source)
-        time.sleep(_HOG_S)
+        time.sleep(_DISTURB_S)
 
 
-def _truth(batch: Batch, cores: tuple[int, ...]) -> list[float]:
-    """Seconds of every candidate, by what it takes beside all others in each of several processes.
+def _true_seconds(batch: CandidateBatch, cores: tuple[int, ...]) -> list[float]:
+    """Seconds of every candidate: the median over several processes that time all of them.
 
-    A process, or its moment, that is slow as a whole counts for nothing.
+    Where a process is slower than the others as a whole, that difference is taken out.
     """
     environment = children.running_tvm(len(cores))
     with tempfile.TemporaryDirectory(prefix="tlmd-bench-") as scratch:
         given = Path(scratch) / "batch"
         given.write_bytes(wire.pack(batch))
-        told = [
+        outputs = [
             pinned.run("noise", _TRUTH, given, str(seed), cores=cores, environment=environment)
             for seed in range(_PROCESSES)
         ]
-    logs = np.log([json.loads(said.splitlines()[-1]) for said in told])
+    logs = np.log([json.loads(output.splitlines()[-1]) for output in outputs])
     level = logs.mean(axis=1, keepdims=True)
     found: list[float] = np.exp(np.median(logs - level, axis=0) + level.mean()).tolist()
     return found
 
 
-def _be_the_truth(given: Path, seed: int) -> list[float]:
-    """Median seconds of every candidate in one process that builds them in a random order."""
+def _time_interleaved(given: Path, seed: int) -> list[float]:
+    """Median seconds of every candidate; this process builds all of them in a random order."""
     import tvm
 
     from tlmd.measure.executable import Executable
@@ -191,7 +206,7 @@ def _be_the_truth(given: Path, seed: int) -> list[float]:
     from tlmd.space.schedule import build_module
     from tlmd.space.target import tvm_target
 
-    batch = wire.unpack(Batch, given.read_bytes())
+    batch = wire.unpack(CandidateBatch, given.read_bytes())
     program, target = parse(batch.task), tvm_target(batch.task.target)
     rng, count = random.Random(seed), len(batch.traces)
     programs: dict[int, Executable] = {}
@@ -202,7 +217,7 @@ def _be_the_truth(given: Path, seed: int) -> list[float]:
     once = {i: min(one.first_run()[0], one.once()) for i, one in programs.items()}
     samples: dict[int, list[float]] = {i: [] for i in programs}
     for _ in range(_ROUNDS):
-        fast = [i for i in once if once[i] < _HOPELESS * min(once.values())]
+        fast = [i for i in once if once[i] < _MAX_SLOWDOWN * min(once.values())]
         for index in rng.sample(fast, len(fast)):
             samples[index].append(programs[index].run(per_repeat(once[index])))
             once[index] = min(once[index], samples[index][-1])
@@ -211,6 +226,6 @@ def _be_the_truth(given: Path, seed: int) -> list[float]:
 
 if __name__ == "__main__":
     if sys.argv[1:2] == [_TRUTH]:
-        print(json.dumps(_be_the_truth(Path(sys.argv[2]), int(sys.argv[3]))))
+        print(json.dumps(_time_interleaved(Path(sys.argv[2]), int(sys.argv[3]))))
         sys.exit(0)
     sys.exit(main())

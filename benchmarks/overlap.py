@@ -1,303 +1,277 @@
 """Measuring without a gap: the free-running pipeline against a serial loop of the same actors.
 
-Both tune the same model in one run, in turns of some tens of seconds, so that whatever else the
-machine does hits both. Free-running is the daemon's own `Pipeline`: it measures, trains and writes
-at once. The serial loop sends the very same orders to the very same actors, one kind at a time: it
-has a batch written, measures it, trains on it, publishes, swaps, and has the next one written. They
-share what is known of the tasks, so no candidate is measured twice, and the serial loop writes as
-many candidates for each one measured as the free-running one has settled on.
+Both loops tune the same model in one run. They alternate in phases of some tens of seconds, so that
+other load on the machine affects both. The free-running loop is the daemon's own `Pipeline`: it
+measures, trains and writes at the same time. The serial loop sends the same orders to the same
+actors, one kind at a time: it has a batch written, measures it, trains on it, publishes, swaps, and
+has the next batch written. Both share what is known of the tasks, so no candidate is measured
+twice. The serial loop writes as many candidates per measured one as the free-running loop does.
 
-``busy`` is the share of time in which a slot has at least one order, ``timed`` the one in which a
-program is really run on it (the rest is building, checking and waiting). Rounds of the serial loop
-count whole. Free-running training is cut short when a batch is due, though not before it had
-`train.seconds`; the serial loop waits for its training and cuts it as soon as it had them, unless
-``--whole-lessons`` are wanted. The steps that each took per record are listed, since they are not
-the same; ``ratio_untaught`` is what is left of the ratio if the serial loop trained in no time.
+``busy`` is the share of time in which a slot has at least one order, ``timed`` the share in which a
+program runs on it (the rest is building, checking and waiting). Rounds of the serial loop are
+counted whole. Free-running training is cut short when the next batch is due, but not before it has
+had `train.seconds`. The serial loop waits for its training and cuts it short after `train.seconds`;
+with ``--whole-rounds`` it trains to the end. The two loops take different numbers of training steps
+per record, so these are listed. ``ratio_without_training`` is the ratio that remains if the serial
+loop trained in no time.
 """
 
 from __future__ import annotations
 
+import copy
 import sys
-import tempfile
 import time
-from contextlib import closing
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from actors import session
-from benchmarks import report
+from benchmarks import driver, report
 from tlmd.config import Config, GenerateConfig, MeasureConfig, TuneConfig
-from tlmd.daemon.intake import Intake, Intaker
+from tlmd.daemon.task_extraction import ExtractionRequest, TaskExtractor
 from tlmd.measure.cores import plan_slots
-from tlmd.pipeline.board import Rules
-from tlmd.pipeline.jobs import Job
+from tlmd.pipeline.jobs import TuningJob
 from tlmd.pipeline.loop import Pipeline
-from tlmd.pipeline.orders import (
-    Done,
-    Event,
-    Kind,
-    MeasureOrder,
-    SwapOrder,
-    Trained,
-    WriteOrder,
-)
+from tlmd.pipeline.orders import MeasureOrder, SwapOrder, WorkerKind, WriteOrder
+from tlmd.pipeline.state import PipelineOptions
 from tlmd.records.store import RecordStore
-from tlmd.types import Status, Task
-
-_STEP_S = 0.2
+from tlmd.types import ModelSpec, Task
 
 
 @dataclass
-class Tally:
-    """What one of the loops has done in its turns."""
+class LoopTotals:
+    """What one of the loops has done in its phases."""
 
-    wall: float = 0.0
-    busy: float = 0.0  # seconds in which a slot had an order
-    timed: float = 0.0  # seconds in which programs ran
-    records: int = 0
-    failed: int = 0
-    taught: float = 0.0  # seconds of serial rounds that went into training and publishing
-    lessons: int = 0
-    steps: int = 0
+    counts: driver.AnswerCounts = field(default_factory=driver.AnswerCounts)
+    wall_s: float = 0.0
+    busy_s: float = 0.0
+    """Seconds in which a slot had an order."""
+    training_s: float = 0.0
+    """Seconds of serial rounds in which the loop waited for training and publishing."""
 
-    def see(self, events: list[Event]) -> None:
-        """Count what was answered."""
-        for event in events:
-            if not isinstance(event, Done):
-                continue
-            if isinstance(event.order, MeasureOrder) and isinstance(event.answer, tuple):
-                self.records += len(event.answer)
-                self.failed += sum(outcome.status is not Status.OK for outcome in event.answer)
-                self.timed += sum(outcome.timing.run for outcome in event.answer)
-            elif isinstance(event.answer, Trained):
-                self.lessons += 1
-                self.steps += event.answer.steps
+    @property
+    def rate(self) -> float:
+        """Records per minute."""
+        return 60 * self.counts.measured / self.wall_s
+
+    @property
+    def rate_without_training(self) -> float:
+        """Records per minute if the loop had never waited for its training."""
+        return 60 * self.counts.measured / (self.wall_s - self.training_s)
+
+    def row(self, name: str) -> report.Row:
+        """The totals as a row of the table."""
+        counts = self.counts
+        return {
+            "loop": name,
+            "s": self.wall_s,
+            "records": counts.measured,
+            "failed": counts.failed,
+            "records/min": self.rate,
+            "busy": self.busy_s / self.wall_s,
+            "timed": counts.timed_s / self.wall_s,
+            "training rounds": counts.training_rounds,
+            "steps/record": counts.training_steps / max(counts.measured, 1),
+        }
 
 
-class Loop:
-    """One of the two: a pipeline of its own on the crew that both use.
+class TuningLoop(driver.Driver):
+    """One of the two loops: a pipeline of its own, on the workers that both use.
 
-    Handing out only what it is asked for, a `Pipeline` that is paused takes in what comes: the
-    serial loop is made of one that never runs by itself.
+    A paused `Pipeline` sends nothing by itself, but handles every event. The serial loop is made of
+    one that is always paused: it asks the parts of the pipeline for their orders, one by one.
     """
 
     def __init__(self, pipeline: Pipeline) -> None:
+        super().__init__(pipeline.step)
         self.pipeline = pipeline
-        self.tally = Tally()
+        self.totals = LoopTotals()
 
     @property
     def slots(self) -> list[str]:
-        return [worker.name for worker in self.pipeline.board.of(Kind.MEASURER)]
+        """The names of the slots."""
+        return [worker.name for worker in self.pipeline.state.workers_of(WorkerKind.MEASURER)]
 
-    def step(self) -> None:
-        """One step; what was answered is counted."""
-        self.tally.see(self.pipeline.step(_STEP_S))
+    def phase(self, work: Callable[..., None], *arguments: Any) -> None:
+        """Add one phase to the totals; its clock stops before the loop waits for open orders."""
+        begin, busy = time.monotonic(), self._slots_busy_s()
+        work(*arguments)
+        self.totals.wall_s += time.monotonic() - begin
+        self.totals.busy_s += (self._slots_busy_s() - busy) / len(self.slots)
+        self.totals.counts = copy.copy(self.counts)
+        self.settle()
+        self.counts = copy.copy(self.totals.counts)
 
-    def worked_s(self) -> float:
-        """Seconds in which slots had orders, so far."""
-        return sum(map(self.pipeline.board.worked_s, self.slots))
+    def _slots_busy_s(self) -> float:
+        return sum(map(self.pipeline.state.busy_s, self.slots))
+
+    def reset(self) -> None:
+        """Forget what was counted so far."""
+        self.counts, self.totals = driver.AnswerCounts(), LoopTotals()
+
+    def run_free(self, seconds: float) -> None:
+        """Let the pipeline run for so long."""
+        self.pipeline.paused = False
+        self.run(seconds)
+
+    def run_serial(self, seconds: float, oversample: float, whole_rounds: bool) -> None:
+        """Run serial rounds for at least so long."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            self.serial_round(oversample, whole_rounds)
+
+    def serial_round(self, oversample: float, whole: bool) -> None:
+        """Swap and write a batch; measure it; train on it and publish."""
+        pipeline, state = self.pipeline, self.pipeline.state
+        pipeline.paused = True
+        pipeline.generating.oversample = oversample
+        pipeline.generating.plan(pipeline.jobs.values(), None)
+        number = pipeline.generating.number - 1
+        while not all(batch.is_written for batch in state.batches):
+            pipeline.generating.send_orders()
+            self.step()
+        while state.batches:
+            pipeline.measuring.send_orders()
+            self.step()
+        begin = time.monotonic()
+        pipeline.learning.send_orders(number)
+        while not pipeline.learning.is_idle:
+            if not whole:
+                pipeline.learning.stop_early()
+            pipeline.learning.send_orders(-1)
+            self.step()
+        self.totals.training_s += time.monotonic() - begin
 
     def settle(self) -> None:
-        """Let everything in flight come back, and publish what is trained; begin nothing."""
-        board, learning = self.pipeline.board, self.pipeline.learning
+        """Wait for everything in flight and publish what is trained; begin nothing."""
+        state, learning = self.pipeline.state, self.pipeline.learning
         self.pipeline.paused = True
         learning.interrupt()
-        while board.doing(WriteOrder, SwapOrder, MeasureOrder) or not learning.is_idle:
-            learning.hand_out(-1)
+        while state.has_order(WriteOrder, SwapOrder, MeasureOrder) or not learning.is_idle:
+            learning.send_orders(-1)
             self.step()
 
-    def take_over(self, other: Loop) -> None:
-        """Go on where the other one has stopped."""
-        board, theirs = self.pipeline.board, other.pipeline.board
-        for name in board.workers.keys() - theirs.workers.keys():
-            board.leave(name)
+    def take_over(self, other: TuningLoop) -> None:
+        """Go on where the other loop has stopped."""
+        state, others = self.pipeline.state, other.pipeline.state
+        for name in state.workers.keys() - others.workers.keys():
+            state.leave(name)
         last = other.pipeline.learning.last
-        for worker in theirs.workers.values():
-            board.join(worker)
-            if worker.kind is Kind.REGISTRY:
+        for worker in others.workers.values():
+            state.join(worker)
+            if worker.kind is WorkerKind.REGISTRY:
                 following = max(worker.next_version, last.version + 1 if last else 0)
                 version = other.pipeline.learning.version
                 worker = replace(worker, version=version, next_version=following)
-                self.pipeline.learning.joined(worker)
+                self.pipeline.learning.on_joined(worker)
         self.pipeline.generating.number = other.pipeline.generating.number
 
-
-def free(loop: Loop, seconds: float) -> None:
-    """Let the pipeline run for so long."""
-    loop.pipeline.paused = False
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        loop.step()
-
-
-def serial(loop: Loop, seconds: float, over: float, whole: bool) -> None:
-    """Rounds, one thing after the other, for at least so long."""
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        _round(loop, over, whole)
+    @property
+    def is_warm(self) -> bool:
+        """Whether every task has its baseline and a first version was swapped in."""
+        state = self.pipeline.state
+        swapped = any(worker.version for worker in state.workers_of(WorkerKind.GENERATOR))
+        return swapped and all(task.baseline is not None for task in state.tasks.values())
 
 
-def _round(loop: Loop, over: float, whole: bool) -> None:
-    """Swap and write a batch; measure it; train on it and publish."""
-    pipeline, board = loop.pipeline, loop.pipeline.board
-    pipeline.paused = True
-    pipeline.generating.over = over
-    pipeline.generating.plan(pipeline.jobs.values(), None)
-    number = pipeline.generating.number - 1
-    while not all(batch.is_written for batch in board.batches):
-        pipeline.generating.write()
-        loop.step()
-    while board.batches:
-        pipeline.measuring.hand_out()
-        loop.step()
-    begin = time.monotonic()
-    pipeline.learning.hand_out(number)
-    while not pipeline.learning.is_idle:
-        if not whole:
-            pipeline.learning.boundary()
-        pipeline.learning.hand_out(-1)
-        loop.step()
-    loop.tally.taught += time.monotonic() - begin
-
-
-def timed(loop: Loop, what: Any, *arguments: Any) -> None:
-    """Carry out one turn of a loop; the clock stops before what is in flight comes back."""
-    begin, worked = time.monotonic(), loop.worked_s()
-    what(loop, *arguments)
-    loop.tally.wall += time.monotonic() - begin
-    loop.tally.busy += (loop.worked_s() - worked) / len(loop.slots)
-    done = replace(loop.tally)
-    loop.settle()
-    loop.tally = done
-
-
-def warm_up(loop: Loop, patience: float) -> None:
-    """Every actor is there, every task has its baseline, and a first version was swapped in."""
-    pipeline, end = loop.pipeline, time.monotonic() + patience
-    while time.monotonic() < end:
-        loop.step()
-        states = pipeline.board.states.values()
-        generators = pipeline.board.of(Kind.GENERATOR)
-        learnt = any(worker.version for worker in generators)
-        if learnt and all(state.baseline is not None for state in states):
-            return
-    raise SystemExit(f"no version was swapped in within {patience:.0f} s; try --warm-up")
-
-
-def main(arguments: list[str]) -> int:
+def main() -> int:
     """Measure, print, write."""
     parser = report.parser(__doc__)
     parser.add_argument("--minutes", type=float, default=3.0, help="of each loop (default 3)")
-    parser.add_argument("--turn", type=float, default=45.0, help="seconds of a turn (default 45)")
+    parser.add_argument("--phase", type=float, default=45.0, help="seconds (default 45)")
     parser.add_argument(
         "--warm-up", type=float, default=600.0, help="seconds at most (default 600)"
     )
     parser.add_argument(
-        "--whole-lessons", action="store_true", help="the serial loop always takes `train.steps`"
+        "--whole-rounds", action="store_true", help="the serial loop always takes `train.steps`"
     )
     parser.add_argument("--model", default="resnet18", help="what is tuned (default resnet18)")
-    options = parser.parse_args(arguments)
+    options = parser.parse_args()
     here = report.machine()
-    with tempfile.TemporaryDirectory(prefix="tlmd-bench-") as scratch:
-        loops = _measure(options, Path(scratch))
-    rows = [_row(name, loop.tally) for name, loop in loops.items()]
-    report.show(f"{options.model}, {len(loops['serial'].slots)} slots", rows)
-    ours, theirs = rows
+    with driver.scratch_directory() as scratch:
+        free, serial = _measure_loops(options, scratch)
+    rows = [free.totals.row("free-running"), serial.totals.row("serial")]
+    report.show(f"{options.model}, {len(free.slots)} slots", rows)
     result = {
         "benchmark": "overlap",
         "machine": here,
         "model": options.model,
-        "turn_s": options.turn,
-        "whole_lessons": options.whole_lessons,
-        "over": loops["free-running"].pipeline.generating.over,
+        "phase_s": options.phase,
+        "whole_rounds": options.whole_rounds,
+        "oversample": free.pipeline.generating.oversample,
         "rows": rows,
-        "busy": ours["busy"],
-        "timed": ours["timed"],
-        "ratio_untaught": ours["records/min"] / _untaught(loops["serial"].tally),
-        "ratio": ours["records/min"] / theirs["records/min"],
-        "meaning": "records per minute, free-running over one thing after the other",
+        "busy": rows[0]["busy"],
+        "timed": rows[0]["timed"],
+        "ratio_without_training": free.totals.rate / serial.totals.rate_without_training,
+        "ratio": free.totals.rate / serial.totals.rate,
+        "meaning": "records per minute, free-running over serial",
     }
     report.finish(result, options.json)
-    print(f"busy {ours['busy']:.3f} (share of time in which the slot has work)")
-    print(f"ratio {result['ratio_untaught']:.2f} if the serial loop's training took no time at all")
+    print(f"busy {result['busy']:.3f} (share of time in which the slot has work)")
+    print(
+        f"ratio {result['ratio_without_training']:.2f} if the serial loop's training took no time"
+    )
     return 0
 
 
-def _row(name: str, tally: Tally) -> report.Row:
-    return {
-        "loop": name,
-        "s": tally.wall,
-        "records": tally.records,
-        "failed": tally.failed,
-        "records/min": 60 * tally.records / tally.wall,
-        "busy": tally.busy / tally.wall,
-        "timed": tally.timed / tally.wall,
-        "lessons": tally.lessons,
-        "steps/record": tally.steps / max(tally.records, 1),
-    }
-
-
-def _untaught(tally: Tally) -> float:
-    """Records per minute of the serial loop without its training."""
-    return 60 * tally.records / (tally.wall - tally.taught)
-
-
-def _measure(options: Any, scratch: Path) -> dict[str, Loop]:
-    """Both loops, in turns."""
+def _measure_loops(options: Any, scratch: Path) -> tuple[TuningLoop, TuningLoop]:
+    """The free-running and the serial loop, in alternating phases."""
     checkpoint = str(options.checkpoint.absolute()) if options.checkpoint else ""
     config = Config(
         generate=GenerateConfig(checkpoint=checkpoint), tune=TuneConfig(seed=options.seed)
     )
-    settings = session.Settings(config, scratch)
-    tasks = _tasks(options.model, scratch)
-    session.prepare(settings)
-    from actors.cluster import Cluster
-
-    with closing(Cluster(settings)) as cluster, RecordStore(scratch / "records.sqlite") as store:
-        cluster.start()
+    tasks = _model_tasks(options.model, scratch)
+    with (
+        driver.running_cluster(session.Settings(config, scratch)) as cluster,
+        RecordStore(scratch / "records.sqlite") as store,
+    ):
         store.add_tasks(tasks)
-        job = Job("overlap", trials=0)
-        # The rules are those of the default configuration.
-        loops = {
-            name: Loop(Pipeline(cluster, store, Rules())) for name in ("free-running", "serial")
-        }
-        ours, theirs = loops.values()
-        theirs.pipeline.board.states = ours.pipeline.board.states
-        ours.pipeline.add_job(job, tasks)
-        warm_up(ours, options.warm_up)
-        ours.settle()
-        theirs.pipeline.add_job(job, tasks)
-        theirs.take_over(ours)
-        # Uncounted: in the first round of another pipeline the trainer learns everything anew.
-        _round(theirs, ours.pipeline.generating.over, True)
-        ours.take_over(theirs)
-        ours.tally, theirs.tally = Tally(), Tally()
-        while min(loop.tally.wall for loop in loops.values()) < 60 * options.minutes:
-            timed(ours, free, options.turn)
-            theirs.take_over(ours)
-            over = ours.pipeline.generating.over
-            timed(theirs, serial, options.turn, over, options.whole_lessons)
-            ours.take_over(theirs)
-            _tell(loops)
-    return loops
+        free, serial = (TuningLoop(Pipeline(cluster, store, PipelineOptions())) for _ in range(2))
+        _prepare_loops(free, serial, tasks, options.warm_up)
+        while min(free.totals.wall_s, serial.totals.wall_s) < 60 * options.minutes:
+            free.phase(free.run_free, options.phase)
+            serial.take_over(free)
+            oversample = free.pipeline.generating.oversample
+            serial.phase(serial.run_serial, options.phase, oversample, options.whole_rounds)
+            free.take_over(serial)
+            _print_progress(free, serial)
+    return free, serial
 
 
-def _tell(loops: dict[str, Loop]) -> None:
-    for name, loop in loops.items():
-        row = _row(name, loop.tally)
+def _prepare_loops(
+    free: TuningLoop, serial: TuningLoop, tasks: list[Task], patience: float
+) -> None:
+    """Give both the same job, and let both run once; nothing of it is counted."""
+    job = TuningJob("overlap", trials=0)
+    serial.pipeline.state.tasks = free.pipeline.state.tasks
+    free.pipeline.add_job(job, tasks)
+    free.until(lambda: free.is_warm, "a version is swapped in (try --warm-up)", patience)
+    free.settle()
+    serial.pipeline.add_job(job, tasks)
+    serial.take_over(free)
+    # In the first round of another pipeline the trainer learns everything anew.
+    serial.serial_round(free.pipeline.generating.oversample, True)
+    free.take_over(serial)
+    free.reset()
+    serial.reset()
+
+
+def _print_progress(free: TuningLoop, serial: TuningLoop) -> None:
+    for name, loop in (("free-running", free), ("serial", serial)):
+        row = loop.totals.row(name)
         rate, busy = row["records/min"], row["busy"]
         print(f"{name}: {row['s']:.0f} s, {rate:.1f}/min, busy {busy:.2f}", file=sys.stderr)
 
 
-def _tasks(model: str, scratch: Path) -> list[Task]:
+def _model_tasks(model: str, scratch: Path) -> list[Task]:
     """Lower the model as the daemon does, in another process."""
     cores = len(plan_slots(MeasureConfig().slots)[0].run)
     tasks: list[Task] = []
-    intake = Intake(model, None, "native", "", cores)
-    Intaker(scratch / "intake.log").run(intake, str(Path.cwd()), tasks.extend)
+    request = ExtractionRequest(ModelSpec(model), "native", "", cores)
+    TaskExtractor(scratch / "extraction.log").run(request, str(Path.cwd()), tasks.extend)
     return tasks
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

@@ -1,7 +1,7 @@
-"""MetaSchedule as it comes: its builder, its programs, and what its `tune_tir` finds.
+"""Stock MetaSchedule: its builder, its programs, and the best candidate that its `tune_tir` finds.
 
-It is spared one thing: its builders do not load the intrinsics of every architecture (24 s, and on
-a busy machine its time limit for a build).
+One thing differs from stock, in its favour: its builders load the intrinsics of this architecture
+only. All architectures take 24 s, which on a busy machine exceeds the time limit of a build.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from tlmd.types import Candidate, Task
 
 
 def tune(task: Task, trials: int, seed: int, cores: tuple[int, ...]) -> Candidate | None:
-    """The fastest candidate of `trials` by MetaSchedule's search; None where nothing ran."""
-    from tlmd.daemon.interchange import import_database
+    """The fastest of `trials` candidates of MetaSchedule's search; None where none of them ran."""
+    from tlmd.client.interchange import import_database
 
     with tempfile.TemporaryDirectory(prefix="tlmd-bench-") as scratch:
-        place = Path(scratch)
-        (place / "task").write_bytes(wire.pack(task))
-        pinned.run("peer", place, str(trials), str(seed), cores=cores)
-        _, records, _ = import_database(place / "database", task.target)
+        directory = Path(scratch)
+        (directory / "task").write_bytes(wire.pack(task))
+        pinned.run("peer", directory, str(trials), str(seed), cores=cores)
+        _, records, _ = import_database(directory / "database", task.target)
     if not records:
         return None
     best = min(records, key=lambda r: r.outcome.seconds).candidate
     return Candidate(task.id, best.sketch, best.decisions)
 
 
-def builder() -> Any:
+def stock_builder() -> Any:
     """`LocalBuilder` with a worker per core."""
     from tvm.s_tir import meta_schedule as ms
 
@@ -43,7 +43,7 @@ def builder() -> Any:
 
 
 def program(task: Task) -> tuple[Any, Any]:
-    """The task's module as MetaSchedule wants it, and its target."""
+    """The task's module with the name that MetaSchedule expects, and its target."""
     import tvm
 
     module = tvm.ir.load_json(task.module)
@@ -52,27 +52,27 @@ def program(task: Task) -> tuple[Any, Any]:
 
 
 def register_intrinsics() -> None:
-    """Those of this architecture."""
+    """Register the intrinsics of this architecture."""
     from tlmd.space import intrinsics
 
     intrinsics.register(platform.machine())
 
 
-def _main(place: Path, trials: int, seed: int) -> None:
+def _tune_here(directory: Path, trials: int, seed: int) -> None:
     from tvm.s_tir import meta_schedule as ms
 
     register_intrinsics()
-    module, target = program(wire.unpack(Task, (place / "task").read_bytes()))
+    module, target = program(wire.unpack(Task, (directory / "task").read_bytes()))
     ms.tune_tir(
         module,
         target,
-        str(place / "database"),
+        str(directory / "database"),
         max_trials_global=trials,
-        builder=builder(),
+        builder=stock_builder(),
         num_tuning_cores=len(os.sched_getaffinity(0)),
         seed=seed,
     )
 
 
 if __name__ == "__main__":
-    _main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))
+    _tune_here(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))

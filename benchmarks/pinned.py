@@ -1,4 +1,4 @@
-"""A module of the benchmarks in a process of its own, on cores of its own."""
+"""Runs a module of the benchmarks in a process of its own, on given cores."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ def run(
     cores: tuple[int, ...],
     environment: Mapping[str, str] | None = None,
 ) -> str:
-    """What `python -m benchmarks.<module>` wrote to standard output, run on `cores`.
+    """Run `python -m benchmarks.<module>` on `cores`; its standard output.
 
-    ``environment`` is all of it (default: `children.environment`). Ends the benchmark where it
-    fails.
+    ``environment`` holds all variables of the process (default: `children.environment`). Ends the
+    benchmark where the process fails.
     """
     done = subprocess.run(
         [sys.executable, "-m", f"benchmarks.{module}", *map(str, arguments)],

@@ -1,4 +1,4 @@
-"""What every benchmark prints and writes: the machine, the commit, a table, JSON."""
+"""What all benchmarks print and write: the machine, the commit, a table, JSON."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Row = dict[str, Any]
 
 
 def parser(description: str | None, figure: bool = False) -> argparse.ArgumentParser:
-    """A parser with the options that all benchmarks have, or those that draw a `figure`."""
+    """A parser with the options of all benchmarks, and those of the ones that draw a `figure`."""
     found = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -30,13 +30,13 @@ def parser(description: str | None, figure: bool = False) -> argparse.ArgumentPa
     )
     found.add_argument("--seed", type=int, default=0)
     if figure:
-        found.add_argument("--figure", type=Path, help="draw them here (needs matplotlib)")
+        found.add_argument("--figure", type=Path, help="draw the figures here (needs matplotlib)")
         found.add_argument("--from-json", type=Path, help="draw figures measured before")
     return found
 
 
 def document(options: argparse.Namespace, measure: Callable[[argparse.Namespace], Row]) -> Row:
-    """The figures measured before that `options` names, or measured now."""
+    """Figures that were measured before and that `options` name; else measure them now."""
     if options.from_json is None:
         return measure(options)
     found: Row = json.loads(options.from_json.read_text())
@@ -75,7 +75,7 @@ def finish(result: Row, path: Path | None) -> None:
 
 
 def geometric_mean(values: Iterable[float]) -> float:
-    """Of positive numbers."""
+    """The geometric mean of positive numbers."""
     values = list(values)
     return math.exp(sum(map(math.log, values)) / len(values))
 
@@ -98,7 +98,7 @@ def _cpu() -> str:
 
 
 def _commit() -> str:
-    """The commit of the source, with a plus where files were changed since."""
+    """The commit of the source; a plus means that files have changed since."""
     command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty=+"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     return done.stdout.strip() or "unknown"

@@ -1,35 +1,37 @@
 """The same candidates timed by tlmd and by MetaSchedule's stock builder and runner.
 
-Each works in a process of its own on the same cores. Loading TVM and starting workers count for
-neither. The stock builder is spared one thing that it does as it comes: its workers load the
-intrinsics of every architecture (24 s, and on a busy machine its time limit for a build).
+Each works in a process of its own on the same cores. Loading TVM and starting workers is not
+counted. `benchmarks.peer` says what differs from the stock builder.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import random
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from benchmarks import peer, pinned
 from tlmd import children, wire
+from tlmd.measure.measurer import Measurer
 from tlmd.pipeline.jobs import TaskState
-from tlmd.ranking import retimed
-from tlmd.types import Candidate, Record, Task
+from tlmd.selection import retimed
+from tlmd.types import Candidate, MeasureInput, Outcome, Record, Task
 
 RUNNERS = ("tlmd", "stock")
 
 
 @dataclass(frozen=True)
-class Batch:
-    """Candidates of one task with their traces, as `Proposal` has them."""
+class CandidateBatch:
+    """Candidates of one task with their traces (as in `Proposal`)."""
 
     task: Task
     candidates: tuple[Candidate, ...]
@@ -37,20 +39,22 @@ class Batch:
 
 
 @dataclass(frozen=True)
-class Timed:
-    """What a runner said of a batch: seconds per candidate (infinite: failed), and its choice.
-
-    ``stages`` are seconds per candidate; ``run`` is for how long it had the slot.
-    """
+class RunnerResult:
+    """What a runner measured of a batch."""
 
     seconds: tuple[float, ...]
+    """Per candidate; infinite where it failed."""
     best: int
+    """Index of the candidate that the runner chose."""
     wall_s: float
     stages: dict[str, float]
+    """Mean seconds of each stage of a candidate; in ``run`` it held the slot."""
 
 
-def candidates(task: Task, count: int, written: int, checkpoint: Any, seed: int) -> Batch:
-    """`count` distinct candidates, `written` of them picked by TLM and ranker, the rest random."""
+def mixed_candidates(
+    task: Task, count: int, written: int, checkpoint: Any, seed: int
+) -> CandidateBatch:
+    """`count` distinct candidates: the TLM writes `written` of them, the rest are random."""
     from benchmarks import setting
     from tlmd.generate.generator import Generator
 
@@ -63,43 +67,38 @@ def candidates(task: Task, count: int, written: int, checkpoint: Any, seed: int)
         found.setdefault(drawn.module_hash, (drawn.candidate, drawn.trace))
     chosen = list(found.values())
     random.Random(seed).shuffle(chosen)
-    return Batch(task, tuple(c for c, _ in chosen), tuple(t for _, t in chosen))
+    return CandidateBatch(task, tuple(c for c, _ in chosen), tuple(t for _, t in chosen))
 
 
-def measure(
+def run_runner(
     runner: str,
-    batches: Sequence[Batch],
+    batches: Sequence[CandidateBatch],
     cores: tuple[int, ...],
     environment: Mapping[str, str] | None = None,
-) -> list[Timed]:
-    """Have `runner` time the batches one after the other, on `cores`; `environment` is added."""
+) -> list[RunnerResult]:
+    """Time the batches with `runner`, one after the other, on `cores`; `environment` is added."""
     with tempfile.TemporaryDirectory(prefix="tlmd-bench-") as scratch:
         given = Path(scratch) / "batches"
         given.write_bytes(wire.pack(list(batches)))
         changed = children.environment(**(environment or {}))
-        said = pinned.run("runners", runner, given, cores=cores, environment=changed)
-    lines = [line for line in said.splitlines() if line.startswith("[[")]
+        output = pinned.run("runners", runner, given, cores=cores, environment=changed)
+    lines = [line for line in output.splitlines() if line.startswith("[[")]
     return [
-        Timed(tuple(float(s) for s in seconds), best, wall, stages)
+        RunnerResult(tuple(float(s) for s in seconds), best, wall, stages)
         for seconds, best, wall, stages in json.loads(lines[-1])
     ]
 
 
-def _tlmd(batches: Sequence[Batch], scratch: Path) -> list[Any]:
-    """The measurer as the daemon uses it, told of the best candidate so far."""
-    from tlmd.config import MeasureConfig
-    from tlmd.measure.client import Measurer
+def _tlmd(batches: Sequence[CandidateBatch], scratch: Path) -> list[Any]:
+    """The measurer as the daemon uses it."""
     from tlmd.measure.cores import plan_cores
 
-    config = MeasureConfig()
-    layout = plan_cores()
     results = []
-    with Measurer(
-        batches[0].task.target, layout, scratch, builders=config.builders, lend=config.lend
-    ) as measurer:
+    with Measurer(plan_cores(), scratch) as measurer:
+        measurer.start(batches[0].task.target)
         for batch in batches:
             begin = time.perf_counter()
-            state = _raced(measurer, batch)
+            state = _compared(measurer, batch)
             wall = time.perf_counter() - begin
             found = {r.candidate.id: r.outcome for r in state.records}
             outcomes = [found[c.id] for c in batch.candidates]
@@ -110,34 +109,40 @@ def _tlmd(batches: Sequence[Batch], scratch: Path) -> list[Any]:
     return results
 
 
-def _raced(measurer: Any, batch: Batch) -> TaskState:
-    """Every candidate against the fastest before it, then the finalists, as in the pipeline."""
-    from tlmd.measure.client import Job
+def _compared(measurer: Measurer, batch: CandidateBatch) -> TaskState:
+    """Measure every candidate with the fastest one before it as incumbent; compare the finalists.
 
+    The pipeline does the same.
+    """
     state = TaskState(batch.task, [])
-
-    def jobs() -> Any:
-        for candidate, trace in zip(batch.candidates, batch.traces, strict=True):
+    traces = {c.id: t for c, t in zip(batch.candidates, batch.traces, strict=True)}
+    waiting = iter(batch.candidates)
+    in_flight: dict[Future[Outcome], Candidate] = {}
+    while True:
+        for candidate in itertools.islice(waiting, measurer.builders - len(in_flight)):
             best = state.best.outcome.seconds if state.best else None
-            yield Job(batch.task, candidate, trace, best)
-
-    for job, outcome in measurer.measure(jobs()):
-        state.add([Record(job.candidate, outcome)])
-    while racers := state.begin_race():
-        outcomes = measurer.final(batch.task, [r.candidate for r in racers])
-        pairs, now = zip(racers, outcomes, strict=bool(outcomes)), time.time()
-        state.refresh(retimed(r, o, now, r.batch) for r, o in pairs)
+            given = MeasureInput(candidate.id, traces[candidate.id], best)
+            in_flight[measurer.submit(batch.task, given)] = candidate
+        if not in_flight:
+            break
+        for future in wait(in_flight, return_when=FIRST_COMPLETED).done:
+            state.add([Record(in_flight.pop(future), future.result())])
+    while finalists := state.begin_comparison():
+        inputs = [MeasureInput(c.id, traces[c.id]) for c in finalists]
+        outcomes = measurer.compare(batch.task, inputs)
+        pairs, now = zip(state.records_of(finalists), outcomes, strict=bool(outcomes)), time.time()
+        state.replace([retimed(r, o, now, r.batch) for r, o in pairs])
     return state
 
 
-def _stock(batches: Sequence[Batch], scratch: Path) -> list[Any]:
-    """`LocalBuilder` with a worker per core, then `LocalRunner`, both as `tune_tir` has them."""
+def _stock(batches: Sequence[CandidateBatch], scratch: Path) -> list[Any]:
+    """`LocalBuilder` with a worker per core, then `LocalRunner`, both as `tune_tir` uses them."""
     from tvm.s_tir import meta_schedule as ms
 
     from tlmd.space import schedule as schedules
 
     peer.register_intrinsics()
-    builder, runner = peer.builder(), ms.runner.LocalRunner()
+    builder, runner = peer.stock_builder(), ms.runner.LocalRunner()
     results = []
     for number, batch in enumerate((batches[0], *batches)):
         module, target = peer.program(batch.task)
@@ -154,14 +159,7 @@ def _stock(batches: Sequence[Batch], scratch: Path) -> list[Any]:
                 if b.artifact_path is not None
             ]
         )
-        ran = iter([f.result() for f in futures])
-        seconds = []
-        for b in built:
-            result = next(ran) if b.artifact_path is not None else None
-            samples = [float(s) for s in (result.run_secs if result else None) or ()]
-            if not samples:
-                print(b.error_msg or (result and result.error_msg), file=sys.stderr)
-            seconds.append(sum(samples) / len(samples) if samples else float("inf"))
+        seconds = _mean_seconds(built, iter([f.result() for f in futures]))
         wall = time.perf_counter() - begin
         if number:
             build = half - begin
@@ -170,19 +168,31 @@ def _stock(batches: Sequence[Batch], scratch: Path) -> list[Any]:
     return results
 
 
+def _mean_seconds(built: Sequence[Any], ran: Iterator[Any]) -> list[float]:
+    """Mean seconds of every candidate; `ran` has a result for each one that was built."""
+    seconds = []
+    for b in built:
+        result = next(ran) if b.artifact_path is not None else None
+        samples = [float(s) for s in (result.run_secs if result else None) or ()]
+        if not samples:
+            print(b.error_msg or (result and result.error_msg), file=sys.stderr)
+        seconds.append(sum(samples) / len(samples) if samples else float("inf"))
+    return seconds
+
+
 def _arguments(module: Any) -> Any:
-    """Of the scheduled module: weights may have another layout there."""
+    """Arguments of the scheduled module, where weights may have another layout."""
     from tvm.s_tir import meta_schedule as ms
 
     return ms.arg_info.ArgInfo.from_entry_func(module, remove_preproc=True)
 
 
-def _main(runner: str, given: Path) -> None:
-    batches = wire.unpack(tuple[Batch, ...], given.read_bytes())  # type: ignore[arg-type]
+def _run_here(runner: str, given: Path) -> None:
+    batches = wire.unpack(tuple[CandidateBatch, ...], given.read_bytes())  # type: ignore[arg-type]
     with tempfile.TemporaryDirectory(prefix="tlmd-bench-") as scratch:
         results = {"tlmd": _tlmd, "stock": _stock}[runner](batches, Path(scratch))
     print(json.dumps(results))
 
 
 if __name__ == "__main__":
-    _main(sys.argv[1], Path(sys.argv[2]))
+    _run_here(sys.argv[1], Path(sys.argv[2]))

@@ -1,11 +1,11 @@
 """Legal sentences per second on one core, per network preset and task.
 
-"written" is sampling alone: every sentence is legal by construction. "applied" also lets TVM apply
-each distinct one with its postprocessors, as the generator does before it ranks; "accepted" is the
-share of those that TVM takes. Prompts and legal locations are warm, as they are after the first
-batch of a task. Seconds are CPU seconds of this single-threaded process: the same as wall clock on
-an idle core, and not those of other programs on a busy one. The headline is the nano network on
-the convolution over 150 a second.
+"written" is sampling alone: every sentence is legal by construction. For "applied" TVM also applies
+each distinct sentence with its postprocessors, as the generator does before its cost model picks;
+"accepted" is the share that TVM accepts. Prompts and legal locations are cached, as they are after
+the first batch of a task. Seconds are CPU seconds of this single-threaded process: on an idle core
+they equal the wall clock, on a busy one they leave out other programs. The headline is the rate of
+the nano network on the convolution, divided by 150 per second.
 """
 
 from __future__ import annotations
@@ -19,21 +19,23 @@ from benchmarks import report, setting
 from tlmd.errors import TlmdError
 from tlmd.language.prompt import prompt
 from tlmd.model import network
-from tlmd.model.sampling import Request, Sampler
+from tlmd.model.sampling import Sampler, SampleRequest
 from tlmd.space.space import InvalidCandidate, TaskSpace
 from tlmd.space.target import resolve
 from tlmd.types import Candidate
 
 _WANTED = 150.0  # sentences a second
-_GROUP = 96  # what a batch of 8 asks for
+_GROUP = 96  # a batch of 8 is picked from so many
 
 
-def main(arguments: list[str]) -> int:
+def main() -> int:
     """Measure, print, write."""
     parser = report.parser(__doc__)
-    parser.add_argument("--gpt2", action="store_true", help="the paper's network, too")
-    parser.add_argument("--seconds", type=float, default=5.0, help="per network and task")
-    options = parser.parse_args(arguments)
+    parser.add_argument("--gpt2", action="store_true", help="also the paper's network")
+    parser.add_argument(
+        "--seconds", type=float, default=5.0, help="per network and task (default 5)"
+    )
+    options = parser.parse_args()
     here = report.machine()
     setting.pin((max(os.sched_getaffinity(0)),))
     given = setting.load(options.checkpoint, options.untrained)
@@ -44,7 +46,7 @@ def main(arguments: list[str]) -> int:
         model = given.model if preset == given.preset else network.create(preset)
         for space in spaces:
             sampler = Sampler(model, options.seed)
-            rows.append({"network": preset, **_measure(sampler, space, options.seconds)})
+            rows.append({"network": preset, **_sampling_rates(sampler, space, options.seconds)})
     report.show("sentences per second on one core", rows)
     nano = next(r for r in rows if r["network"] == "nano" and str(r["task"]).startswith("conv"))
     result = {
@@ -58,9 +60,9 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def _measure(sampler: Sampler, space: TaskSpace, seconds: float) -> dict[str, Any]:
+def _sampling_rates(sampler: Sampler, space: TaskSpace, seconds: float) -> dict[str, Any]:
     words = tuple(prompt(space.computation, space.task.target, space.sketches))
-    request = Request(space.task.id, words, space.sketches, space.locations, _GROUP)
+    request = SampleRequest(space.task.id, words, space.sketches, space.locations, _GROUP)
     sampler.sample(request)
     written, writing_s = 0, 0.0
     tried, accepted, applying_s = 0, 0, 0.0
@@ -93,6 +95,6 @@ def _applies(space: TaskSpace, candidate: Candidate) -> bool:
 
 if __name__ == "__main__":
     try:
-        sys.exit(main(sys.argv[1:]))
+        sys.exit(main())
     except TlmdError as error:
         sys.exit(f"benchmarks.sampling: {error}")

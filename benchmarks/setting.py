@@ -1,4 +1,4 @@
-"""The benchmarks' tasks and their random programs, the checkpoint, the cores they stay on."""
+"""What the benchmarks measure: tasks, random programs and the checkpoint; and pinning to cores."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tlmd.errors import BadInput
 from tlmd.model import checkpoint as checkpoints
 from tlmd.model import network
 from tlmd.model.checkpoint import Checkpoint
-from tlmd.model.ranker import Ranker
+from tlmd.model.cost_model import CostModel
 from tlmd.space.space import InvalidCandidate, TaskSpace, module_hash
 from tlmd.types import Candidate, TargetInfo, Task
 from tlmd.workloads.identity import task_id
@@ -41,21 +41,22 @@ def load(directory: Path | None, untrained: bool) -> Checkpoint:
     except BadInput:
         if not untrained or directory is not None:
             raise
-        return Checkpoint(0, "nano", network.create("nano"), Ranker())
+        return Checkpoint(0, "nano", network.create("nano"), CostModel())
 
 
 @dataclass(frozen=True)
-class Drawn:
-    """A random legal program; the hash is that of its final module."""
+class RandomProgram:
+    """A random legal program."""
 
     candidate: Candidate
     trace: str
     schedule: Any
     module_hash: str
+    """Of the final module."""
 
 
-def random_programs(task: Task, attempts: int, seed: int) -> Iterator[Drawn]:
-    """Random programs of the task's space, equal ones among them; some attempts give none."""
+def random_programs(task: Task, attempts: int, seed: int) -> Iterator[RandomProgram]:
+    """Random programs of the task's space. Some are equal; some attempts give none."""
     space, rng = TaskSpace(task), Random(seed)
     for _ in range(attempts):
         try:
@@ -63,11 +64,12 @@ def random_programs(task: Task, attempts: int, seed: int) -> Iterator[Drawn]:
             schedule = space.finish(candidate)
         except InvalidCandidate:
             continue
-        yield Drawn(candidate, space.trace_json(candidate), schedule, module_hash(schedule.mod))
+        digest = module_hash(schedule.mod)
+        yield RandomProgram(candidate, space.trace_json(candidate), schedule, digest)
 
 
 def pin(cores: tuple[int, ...]) -> None:
-    """Keep this process and what it starts on `cores`; call it before threads are started."""
+    """Keep this process and its children on `cores`; call it before threads are started."""
     os.sched_setaffinity(0, cores)
     torch.set_num_threads(len(cores))
 
@@ -76,7 +78,7 @@ def _task(name: str, arguments: list[Any], target: TargetInfo) -> Task:
     module = tvm.IRModule({"main": te.create_prim_func(arguments)})
     schedule = tvm.s_tir.Schedule(module)
     for block in schedule.get_child_blocks(schedule.get_sblock("root")):
-        # Else TVM repacks the weights in the program itself, which no model does at every run.
+        # Otherwise TVM repacks the weights in the program itself; models do that only once.
         if "layout_free_placeholders" in schedule.get(block).annotations:
             schedule.unannotate(block, "layout_free_placeholders")
     module = schedule.mod

@@ -1,10 +1,10 @@
 """Measured candidates per second per slot: tlmd against MetaSchedule's stock builder and runner.
 
-Both time the same candidates, half of them as TLM and ranker pick them and half random, on the same
-cores, in turns; tlmd verifies each against the unscheduled program besides, and times that program
-first, which counts, as does its race of the finalists. One slot: its run core and the builders'
-cores together are what either has. ``slot ms`` is for how long a candidate has the slot: what is
-left where building has cores enough.
+Both time the same candidates on the same cores, one after the other. Half of the candidates are
+picked by TLM and cost model, half are random. tlmd also verifies each candidate against the
+unscheduled program, times that program first, and compares the finalists; all of it counts. There
+is one slot: each of the two has its run core and the builders' cores. ``slot ms`` says for how long
+a candidate holds the slot. Where there are enough cores to build on, only that time matters.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import sys
 from typing import Any
 
 from benchmarks import report
-from benchmarks.runners import RUNNERS, Batch, Timed, candidates, measure
+from benchmarks.runners import RUNNERS, CandidateBatch, RunnerResult, mixed_candidates, run_runner
 
 
 def main() -> int:
@@ -31,9 +31,10 @@ def main() -> int:
     checkpoint = setting.load(options.checkpoint, options.untrained)
     rows = []
     for task in setting.tasks(resolve("native", len(plan_cores().run))):
-        batch = candidates(task, options.trials, options.trials // 2, checkpoint, options.seed)
-        timed = {runner: measure(runner, [batch], cores)[0] for runner in RUNNERS}
-        rows.append(_row(batch, timed))
+        count = options.trials
+        batch = mixed_candidates(task, count, count // 2, checkpoint, options.seed)
+        timed = {runner: run_runner(runner, [batch], cores)[0] for runner in RUNNERS}
+        rows.append(_throughput_row(batch, timed))
         print(f"{task.name}: {rows[-1]['ratio']:.2f}", file=sys.stderr)
     stages = {row["task"]: row.pop("stages") for row in rows}
     report.show("measured candidates per second and slot", rows)
@@ -56,7 +57,7 @@ def main() -> int:
     return 0
 
 
-def _row(batch: Batch, timed: dict[str, Timed]) -> dict[str, Any]:
+def _throughput_row(batch: CandidateBatch, timed: dict[str, RunnerResult]) -> dict[str, Any]:
     row: dict[str, Any] = {"task": batch.task.name, "candidates": len(batch.candidates)}
     rates, held = {}, {}
     for runner, found in timed.items():

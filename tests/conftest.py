@@ -1,21 +1,78 @@
-"""What tests share: one torch thread, so that they do not fight over the cores; a measurer."""
+"""What tests share: which of them are slow, the order, one torch thread, a measurer, a daemon.
+
+``pytest -m "not slow"`` runs what takes less than about 3 s each and starts no daemon. The quick
+tests run first, so that a mistake shows early. ``pytest --full`` runs the long sweeps whole, which
+are sampled by a fixed seed otherwise (`test_zoo.py`). The weekly run uses it; the run before each
+change does not.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-import torch
 
 if TYPE_CHECKING:
-    from tlmd.measure.client import Measurer
+    from tlmd.client.connection import Daemon, Job
+    from tlmd.measure.measurer import Measurer
+
+# Slow tests whose files do not say so themselves.
+_SLOW = {
+    "tests/test_registry_kills.py",
+    "tests/test_measure_record.py::test_a_failed_candidate_is_measured_again_alone",
+    "tests/test_measure_server.py::test_a_submission_can_be_cancelled_until_the_server_has_it",
+    "tests/test_measure_lifetimes.py",
+    "tests/test_measure_shared.py",
+    "tests/test_measure_server.py::test_each_trap_costs_one_candidate_and_says_what_it_was",
+    "tests/test_measure_server.py::test_a_slot_of_two_cores_runs_on_exactly_these",
+    "tests/test_pipeline_jobs.py::test_a_campaign_ends_when_measuring_on_does_not_pay",
+    "tests/test_learn.py::test_stop_ends_it_at_once_and_keeps_what_was_learnt",
+    "tests/test_learn.py::test_training_is_reproducible_and_starts_where_the_plan_says",
+    "tests/test_learn.py::test_fine_tuning_lowers_the_held_out_loss_and_leaves_the_base_alone",
+}
+
+# Every step of the pipeline is strict, so that the trace follows the paper's table.
+_STRICT = {
+    "pipeline.strict": True,
+    "pipeline.batch": 4,
+    "pipeline.per_task": 2,
+    "pipeline.chunk": 2,
+    "train.steps": 2,
+    "train.seconds": 0,
+    "generate.oversample": 2,
+    "pipeline.window": 8,
+    "pipeline.gain": 0.9,
+}
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _one_thread() -> None:
-    torch.set_num_threads(1)
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--full", action="store_true", help="run long sweeps whole instead of sampled (weekly)"
+    )
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the slow tests of `_SLOW`, and put all slow tests last."""
+    for item in items:
+        test, _, _ = item.nodeid.partition("[")
+        if {test, test.partition("::")[0]} & _SLOW:
+            item.add_marker(pytest.mark.slow)
+    items.sort(key=lambda item: item.get_closest_marker("slow") is not None)
+
+
+def pytest_runtest_setup() -> None:
+    """Torch uses one thread in tests that use torch; tests would fight over the cores otherwise."""
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def full(pytestconfig: pytest.Config) -> bool:
+    """Whether long sweeps run whole."""
+    return bool(pytestconfig.getoption("--full"))
 
 
 @pytest.fixture(scope="module")
@@ -28,8 +85,61 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def measurer(cache: Path) -> Iterator[Measurer]:
     """A measuring server on this machine's slot."""
     from tests import traps
-    from tlmd.measure.client import Measurer
     from tlmd.measure.cores import plan_cores
+    from tlmd.measure.measurer import Measurer
 
-    with Measurer(traps.TARGET, plan_cores(), cache, traps.LIMITS, lend=True) as one:
-        yield one
+    with Measurer(plan_cores(), cache, traps.CONFIG) as measurer:
+        measurer.start(traps.TARGET)
+        yield measurer
+
+
+@pytest.fixture(scope="session")
+def untrained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The checkpoint of a small TLM that has learnt nothing."""
+    from tests import endtoend
+
+    return endtoend.save_checkpoint(tmp_path_factory.mktemp("checkpoint") / "tlm")
+
+
+@pytest.fixture(scope="module")
+def small_tlm(untrained: Path) -> Iterator[Path]:
+    """Every daemon that a test of this module starts uses `untrained`."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TLMD_GENERATE__CHECKPOINT", str(untrained))
+        yield untrained
+
+
+@pytest.fixture(scope="session")
+def daemon(tmp_path_factory: pytest.TempPathFactory, untrained: Path) -> Iterator[Daemon]:
+    """One daemon for all tests that neither stop nor kill it. Its actors may still be starting."""
+    import tlmd
+
+    settings = {**_STRICT, "generate.checkpoint": str(untrained)}
+    with tlmd.start(tmp_path_factory.mktemp("daemon") / "state", None, **settings) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def job(daemon: Daemon) -> Job:
+    """A job of `daemon` that is done, submitted while the actors started."""
+    from tests import endtoend
+
+    job = daemon.submit(endtoend.MODEL, trials=6)
+    assert job.wait(timeout=200)["state"] == "done"
+    return job
+
+
+@pytest.fixture
+def run(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> Callable[..., str]:
+    """A command in this process that is refused: checks its exit code, returns its one line."""
+    from tlmd import cli
+
+    def one(*arguments: object, code: int = 2) -> str:
+        state = () if "--state-dir" in arguments else ("--state-dir", tmp_path / "state")
+        assert cli.main([*map(str, arguments), *map(str, state)]) == code
+        printed = capfd.readouterr()
+        (line,) = printed.err.splitlines()
+        assert line.startswith("tlmd: ") and printed.out == ""
+        return line
+
+    return one

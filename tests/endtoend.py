@@ -1,85 +1,35 @@
-"""What the end-to-end tests share: a network of three layers in every form, and the command."""
+"""What the end-to-end tests share: the models they tune, the command, and what it measured.
+
+Nothing here imports torch before it is needed: the tests of the command line use it as well.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
-from torch import nn
+import pytest
 
 from tlmd.types import Record, Status
 
 ROOT = Path(__file__).parent.parent
-MODEL = "tests.endtoend:make"
-LONG = "tests.endtoend:make_wide"
-SHAPE = (1, 3, 8, 8)
-
-
-class Net(nn.Module):
-    def __init__(self, channels: int = 8) -> None:
-        super().__init__()
-        self.first = nn.Conv2d(3, channels, 3, padding=1)
-        self.second = nn.Linear(channels * 64, 16)
-        self.third = nn.Linear(16, 5)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = torch.relu(self.first(x)).flatten(1)
-        return torch.as_tensor(self.third(torch.relu(self.second(x))))
-
-
-def make() -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
-    torch.manual_seed(0)
-    return Net().eval(), (torch.randn(SHAPE),)
-
-
-def make_wide() -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
-    torch.manual_seed(0)
-    return Net(32).eval(), (torch.randn(SHAPE),)
-
-
-def save_pt2(path: Path) -> Path:
-    module, example = make()
-    torch.export.save(torch.export.export(module, example), path)
-    return path
-
-
-def save_onnx(path: Path) -> Path:
-    import onnx
-    from onnx import TensorProto, helper, numpy_helper
-
-    rng = np.random.default_rng(0)
-    shapes = {"w": (8, 3, 3, 3), "a": (512, 16), "b": (16, 5)}
-    weights = [
-        numpy_helper.from_array(rng.standard_normal(s).astype("float32") * 0.1, n)
-        for n, s in shapes.items()
-    ]
-    nodes = [
-        helper.make_node("Conv", ["x", "w"], ["c"], pads=[1, 1, 1, 1]),
-        helper.make_node("Relu", ["c"], ["r"]),
-        helper.make_node("Flatten", ["r"], ["f"]),
-        helper.make_node("MatMul", ["f", "a"], ["d"]),
-        helper.make_node("Tanh", ["d"], ["e"]),
-        helper.make_node("MatMul", ["e", "b"], ["y"]),
-    ]
-    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, SHAPE)]
-    outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, (1, 5))]
-    graph = helper.make_graph(nodes, "net", inputs, outputs, weights)
-    opset = [helper.make_opsetid("", 17)]
-    onnx.save(helper.make_model(graph, opset_imports=opset, ir_version=8), str(path))
-    return path
+MODEL = "tests.small_network:make"
+OTHER = "tests.small_network:make_other"
+THIRD = "tests.small_network:make_third"
+LONG = "tests.small_network:make_wide"
 
 
 def save_checkpoint(directory: Path) -> Path:
     """An untrained TLM: what these tests are about is not how good it is."""
     from tlmd.model import checkpoint, network
-    from tlmd.model.ranker import Ranker
+    from tlmd.model.cost_model import CostModel
 
     checkpoint.save(
-        checkpoint.Checkpoint(0, "nano", network.create("nano", 0), Ranker()), directory
+        checkpoint.Checkpoint(0, "nano", network.create("nano", 0), CostModel()), directory
     )
     return directory
 
@@ -93,6 +43,18 @@ def run(*arguments: object, **options: Any) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         command(*arguments), cwd=ROOT, capture_output=True, text=True, check=False, **options
     )
+
+
+@contextlib.contextmanager
+def known_roofline() -> Iterator[None]:
+    """This process takes the machine's limits for known, instead of measuring them (seconds)."""
+    from tlmd.client import export
+    from tlmd.measure.peak import Roofline
+
+    found = Roofline({"float32": 100.0}, ((1 << 62, 20.0),))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(export, "measure_roofline", lambda *_: found)
+        yield
 
 
 def candidates(state: Path) -> list[str]:
@@ -114,7 +76,7 @@ def measured(records: list[Record]) -> list[str]:
     """
     found: list[str] = []
     for record in records:
-        again = record.outcome.raced and record.candidate.id in found
+        again = record.outcome.compared and record.candidate.id in found
         if record.outcome.status is not Status.INVALID and not again:
             found.append(record.candidate.id)
     return found

@@ -1,4 +1,4 @@
-"""A crew without processes under a simulated clock, and a store in memory."""
+"""Workers without processes under a simulated clock, and a store in memory."""
 
 from __future__ import annotations
 
@@ -8,30 +8,49 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from tlmd.config import PipelineConfig, TrainConfig
 from tlmd.pipeline.orders import (
     BaselineOrder,
-    Done,
+    CompareOrder,
     Event,
-    Failed,
-    Joined,
-    Kind,
-    Left,
-    Lost,
     MeasureOrder,
     Order,
-    Published,
+    OrderDone,
+    OrderFailed,
+    OrderLost,
     PublishOrder,
-    RaceOrder,
     SwapOrder,
     Trained,
     TrainOrder,
     Worker,
+    WorkerJoined,
+    WorkerKind,
+    WorkerLeft,
     WriteOrder,
     Written,
 )
-from tlmd.types import Baseline, Candidate, Outcome, Proposal, Record, Status, TargetInfo, Task
+from tlmd.pipeline.state import PipelineOptions
+from tlmd.types import (
+    Baseline,
+    Candidate,
+    Outcome,
+    Proposal,
+    Published,
+    Record,
+    Status,
+    TargetInfo,
+    Task,
+)
 
 TARGET = TargetInfo("{}", "cpu", "x86_64", "avx2", 256, 1, 1, 1, 1, "here")
+
+
+def options(
+    *, train: bool = True, min_train_s: float | None = None, **pipeline: Any
+) -> PipelineOptions:
+    """Options of the pipeline; `pipeline` are fields of its own section."""
+    seconds = {} if min_train_s is None else {"seconds": min_train_s}
+    return PipelineOptions(PipelineConfig(**pipeline), TrainConfig(enabled=train, **seconds))
 
 
 def task(name: str, weight: int = 1, target: TargetInfo = TARGET) -> Task:
@@ -49,11 +68,11 @@ class Pace:
     swap: float = 0.1
     restart: float = 2.0
     baseline: float = 0.5
-    race: float = 1.0
+    compare: float = 1.0
 
 
 @dataclass
-class SimulatedCrew:
+class SimulatedWorkerPool:
     """Writes 0, 1, 2, ... for each task, `sizes` programs in all, every fifth one refused.
 
     ``log`` keeps ``(begin, end, worker, order)`` of everything that was carried out.
@@ -73,10 +92,11 @@ class SimulatedCrew:
     def __post_init__(self) -> None:
         self.log: list[tuple[float, float, str, Order]] = []
         self.measured: list[str] = []
+        self._candidates: dict[str, Candidate] = {}
         self._ticks = itertools.count()
         self._events: list[tuple[float, int, Any]] = []
         self._free: dict[str, float] = {}
-        self._flying: dict[str, list[tuple[float, Order]]] = {}
+        self._in_flight: dict[str, list[tuple[float, Order]]] = {}
         self._alive: dict[str, int] = {}
         self._trained = 0
         self.trained_on: dict[int, tuple[int, int]] = {}  # version -> (upto, records)
@@ -89,7 +109,7 @@ class SimulatedCrew:
     def _start(self, name: str, delay: float) -> None:
         self._alive[name] = self._alive.get(name, 0) + 1
         self._free[name] = self.time + delay
-        self._flying[name] = []
+        self._in_flight[name] = []
         self._push(self.time + delay, ("join", name, self._alive[name]))
 
     def _push(self, when: float, what: Any) -> None:
@@ -102,7 +122,7 @@ class SimulatedCrew:
         begin = max(self.time, self._free[worker])
         end = begin + self._seconds(order)
         self._free[worker] = end
-        self._flying[worker].append((begin, order))
+        self._in_flight[worker].append((begin, order))
         self._push(end, ("done", worker, self._alive[worker], order, begin))
 
     def _seconds(self, order: Order) -> float:
@@ -110,17 +130,17 @@ class SimulatedCrew:
         if isinstance(order, WriteOrder):
             return pace.write * order.count
         if isinstance(order, MeasureOrder):
-            return pace.measure * len(order.proposals)
+            return pace.measure * len(order.inputs)
         return {
             BaselineOrder: pace.baseline,
-            RaceOrder: pace.race,
+            CompareOrder: pace.compare,
             TrainOrder: pace.train,
             PublishOrder: pace.publish,
             SwapOrder: pace.swap,
         }[type(order)]
 
     def interrupt_training(self) -> None:
-        for begin, order in self._flying["trainer-0"]:
+        for begin, order in self._in_flight["trainer-0"]:
             self._free["trainer-0"] = self.time + 0.1
             what = ("done", "trainer-0", self._alive["trainer-0"], order, begin)
             self._push(self.time + 0.1, what)
@@ -141,25 +161,25 @@ class SimulatedCrew:
     def _happen(self, what: Any) -> list[Event]:
         if what[0] == "join":
             _, name, life = what
-            return [Joined(self._worker(name))] if self._alive[name] == life else []
+            return [WorkerJoined(self._worker(name))] if self._alive[name] == life else []
         if what[0] == "kill":
             name = what[1]
-            lost: list[Event] = [Lost(name, order) for _, order in self._flying[name]]
+            lost: list[Event] = [OrderLost(name, order) for _, order in self._in_flight[name]]
             self._start(name, self.pace.restart)
             if name == "trainer-0":
                 self._taught.clear()
-            return [*lost, Left(name)]
+            return [*lost, WorkerLeft(name)]
         _, name, life, order, begin = what
-        if self._alive[name] != life or not any(o is order for _, o in self._flying[name]):
+        if self._alive[name] != life or not any(o is order for _, o in self._in_flight[name]):
             return []
-        self._flying[name] = [(b, o) for b, o in self._flying[name] if o is not order]
+        self._in_flight[name] = [(b, o) for b, o in self._in_flight[name] if o is not order]
         self.log.append((begin, self.time, name, order))
         if self.broken and isinstance(order, MeasureOrder | BaselineOrder):
-            return [Failed(name, order, "no gcc")]
-        return [Done(name, order, self._answer(name, order))]
+            return [OrderFailed(name, order, "no gcc")]
+        return [OrderDone(name, order, self._answer(name, order))]
 
     def _worker(self, name: str) -> Worker:
-        kind = Kind(name.split("-")[0])
+        kind = WorkerKind(name.split("-")[0])
         return Worker(
             name, kind, target=TARGET, version=self.version, next_version=self._trained + 1
         )
@@ -168,9 +188,9 @@ class SimulatedCrew:
         if isinstance(order, WriteOrder):
             return self._write(order)
         if isinstance(order, MeasureOrder):
-            return tuple(self._outcome(p) for p in order.proposals)
-        if isinstance(order, RaceOrder):
-            return tuple(self._race(r) for r in order.records)
+            return tuple(self._outcome(i.candidate_id) for i in order.inputs)
+        if isinstance(order, CompareOrder):
+            return tuple(self._comparison(c) for c in order.finalists)
         if isinstance(order, BaselineOrder):
             return Baseline(order.task.id, 1.0, TARGET.fingerprint)
         if isinstance(order, TrainOrder):
@@ -185,24 +205,27 @@ class SimulatedCrew:
             return Published(order.version, accepted, "" if accepted else "worse")
         return order.version
 
-    def _outcome(self, proposal: Proposal) -> Outcome:
-        self.measured.append(proposal.candidate.id)
-        seconds = true_seconds(proposal.candidate)
+    def _outcome(self, candidate_id: str) -> Outcome:
+        self.measured.append(candidate_id)
+        candidate = self._candidates[candidate_id]
+        seconds = true_seconds(candidate)
         # The first of all looks faster than it is, as the luckiest of many does.
-        lucky = self.luck if proposal.candidate.decisions[0][0] == 0 else 1.0
+        lucky = self.luck if candidate.decisions[0][0] == 0 else 1.0
         low, high = seconds * lucky * (1 - self.width), seconds * lucky * (1 + self.width)
         return Outcome(Status.OK, (seconds * lucky,), verified=True, low=low, high=high)
 
-    def _race(self, record: Record) -> Outcome:
-        seconds = true_seconds(record.candidate)
+    def _comparison(self, candidate: Candidate) -> Outcome:
+        seconds = true_seconds(candidate)
         low, high = 0.999 * seconds, 1.001 * seconds
-        return Outcome(Status.OK, (seconds,), low=low, high=high, raced=True)
+        return Outcome(Status.OK, (seconds,), low=low, high=high, compared=True)
 
     def _write(self, order: WriteOrder) -> Written:
         known = {r.candidate.id for r in order.records} | {i for i, _ in order.avoid}
-        proposals, refused = [], []
+        proposals: list[Proposal] = []
+        refused: list[Record] = []
         for number in range(self.sizes[order.task.id]):
             candidate = Candidate(order.task.id, 0, ((number,),))
+            self._candidates[candidate.id] = candidate
             if candidate.id in known or len(proposals) >= order.count:
                 continue
             if number % 5 == 4:
@@ -211,7 +234,7 @@ class SimulatedCrew:
             else:
                 digest = f"{order.task.id}/{number}"
                 version = self.version
-                proposals.append(Proposal(candidate, "", digest, version, ranked=version))
+                proposals.append(Proposal(candidate, "", digest, version, picked_by=version))
         return Written(tuple(proposals), tuple(refused), self.version)
 
 

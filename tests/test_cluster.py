@@ -18,17 +18,14 @@ import pytest
 import tlmd
 from tests import endtoend, processes
 
-TRIALS = 8
+pytestmark = pytest.mark.slow
+
+TRIALS = 6
 
 
-@pytest.fixture(scope="module", autouse=True)
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        folder = tmp_path_factory.mktemp("checkpoint")
-        path = endtoend.save_checkpoint(folder / "tlm")
-        patch.setenv("TLMD_GENERATE__CHECKPOINT", str(path))
-        patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
-        yield
+@pytest.fixture(autouse=True)
+def _own_cache(small_tlm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
 def test_a_node_dies_in_the_middle_of_a_batch(tmp_path: Path) -> None:
@@ -58,7 +55,7 @@ def head(tmp_path: Path) -> Iterator[dict[str, str]]:
     token = tmp_path / "ray_token"
     token.write_text("0123456789abcdef" * 4)
     token.chmod(0o600)
-    gcs, board = free_port(), free_port()
+    gcs, dashboard = free_port(), free_port()
     scratch = tempfile.mkdtemp(prefix="r")  # short: it is part of the paths of sockets
     environment = {
         **os.environ,
@@ -67,11 +64,11 @@ def head(tmp_path: Path) -> Iterator[dict[str, str]]:
         "RAY_AUTH_TOKEN_PATH": str(token),
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_worker_niceness": "0",
-        "RAY_API_SERVER_ADDRESS": f"http://127.0.0.1:{board}",
+        "RAY_API_SERVER_ADDRESS": f"http://127.0.0.1:{dashboard}",
         "TLMD_STATE_DIR": str(tmp_path / "head"),
     }
     ray = str(Path(sys.executable).parent / "ray")
-    command = [ray, "start", "--head", "--block", f"--port={gcs}", f"--dashboard-port={board}"]
+    command = [ray, "start", "--head", "--block", f"--port={gcs}", f"--dashboard-port={dashboard}"]
     command += ["--dashboard-host=127.0.0.1", "--include-dashboard=true", "--num-cpus=2"]
     command += ["--resources", '{"measure":1,"control":1}', f"--temp-dir={scratch}"]
     log = (tmp_path / "head.log").open("w")
@@ -103,6 +100,7 @@ def test_a_submitted_job_runs_and_drains_when_it_is_stopped(
     settings = {
         "RAY_JOB_STOP_WAIT_TIME_S": "60",
         "PYTHONPATH": str(endtoend.ROOT),
+        "TLMD_TRAIN__ENABLED": "false",  # `three_nodes` trains on a cluster
         "TLMD_GENERATE__CHECKPOINT": os.environ["TLMD_GENERATE__CHECKPOINT"],
         "XDG_CACHE_HOME": os.environ["XDG_CACHE_HOME"],
     }

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
+import yaml  # type: ignore[import-untyped]
 
 ROOT = Path(__file__).parent.parent
 DESCRIPTION: dict[str, Any] = yaml.safe_load((ROOT / "ray_cluster.yaml").read_text())

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tlmd.config import Config, load
+from tlmd.config import RENAMED, Config, known_keys, load
 from tlmd.errors import BadInput
 
 
@@ -44,3 +44,13 @@ def test_a_missing_file_and_a_bad_variable() -> None:
         load(Path("nowhere.toml"), None, {})
     with pytest.raises(BadInput, match="builder"):
         load(None, None, {"TLMD_MEASURE__BUILDER": "1"})
+
+
+def test_keys_with_an_old_name_still_work(tmp_path: Path) -> None:
+    path = tmp_path / "tlmd.toml"
+    path.write_text("[measure]\nlend = false\n[generate]\nover = 4\nmost = 9\noversample_max = 7\n")
+    config = load(path, None, {"TLMD_PIPELINE__TURN": "5"})
+    assert not config.measure.build_on_run_cores and config.generate.oversample == 4
+    assert config.generate.oversample_max == 7, "the new name wins"
+    assert config.pipeline.per_task == 5
+    assert set(RENAMED.values()) <= set(known_keys()) and not set(RENAMED) & set(known_keys())

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from tlmd.client import doctor, installation_checks, machine_checks
+from tlmd.client.findings import CheckContext, Finding, MachineCheck, requirements
 from tlmd.config import Config
-from tlmd.daemon import doctor
-from tlmd.daemon.doctor import Check, Patient
 from tlmd.errors import Failed
 
 CONFIG = Config()
@@ -25,9 +25,9 @@ WANTED = [
 GOOD = {"apache-tvm-ffi": "0.1.14.post1", "torch": "2.13.0+cpu", "xgboost": "3.1", "rich": "15"}
 
 
-def patient(
+def context(
     state_dir: Path = Path("/tmp"), installed: dict[str, str] | None = None, free: int = 10**10
-) -> Patient:
+) -> CheckContext:
     versions = GOOD if installed is None else installed
 
     def version(name: str) -> str:
@@ -37,7 +37,7 @@ def patient(
 
     wanted = [line.partition(" #")[0] for line in WANTED]
     wanted.append("onnx>=1.19; extra == 'onnx'")
-    return Patient(
+    return CheckContext(
         state_dir,
         CONFIG,
         version,
@@ -47,12 +47,12 @@ def patient(
     )
 
 
-def by_name(checks: Iterator[Check]) -> dict[str, Check]:
+def by_name(checks: Iterator[Finding]) -> dict[str, Finding]:
     return {check.check: check for check in checks}
 
 
 def test_right_versions_pass_and_only_the_main_ones_are_listed() -> None:
-    found = by_name(doctor.versions(patient()))
+    found = by_name(installation_checks.versions(context()))
     assert {check.status for check in found.values()} == {"ok"}
     assert set(found) == {"python", "apache-tvm-ffi", "torch", "xgboost-cpu"}
     assert found["xgboost-cpu"].detail == "3.1"  # the full package serves as well
@@ -71,26 +71,26 @@ def test_wrong_version_names_the_mend(name: str, version: str | None, mend: str)
     installed = {k: v for k, v in GOOD.items() if k != name}
     if version:
         installed[name] = version
-    found = by_name(doctor.versions(patient(installed=installed)))
+    found = by_name(installation_checks.versions(context(installed=installed)))
     assert (found[name].status, found[name].mend) == ("fail", mend)
     assert sum(check.status == "fail" for check in found.values()) == 1
 
 
 def test_ray_is_looked_at_only_where_it_is_installed() -> None:
-    assert "ray" not in by_name(doctor.versions(patient()))
-    found = by_name(doctor.versions(patient(installed={**GOOD, "ray": "2.60.0"})))
-    assert found["ray"] == Check("ray", "ok", "2.60.0")
+    assert "ray" not in by_name(installation_checks.versions(context()))
+    found = by_name(installation_checks.versions(context(installed={**GOOD, "ray": "2.60.0"})))
+    assert found["ray"] == Finding("ray", "ok", "2.60.0")
 
 
 def test_requirements_of_this_installation_name_the_pinned_ffi() -> None:
-    python, lines = doctor.requirements()
+    python, lines = requirements()
     assert "3.11" in python
     assert any(line.startswith("apache-tvm-ffi==") for line in lines)
 
 
 @pytest.mark.parametrize(("free", "status"), [(10**8, "fail"), (10**9, "warn"), (10**10, "ok")])
 def test_disk_space(free: int, status: str, tmp_path: Path) -> None:
-    found = by_name(doctor.disk(patient(tmp_path / "not" / "made", free=free)))
+    found = by_name(machine_checks.disk(context(tmp_path / "not" / "made", free=free)))
     assert found["state disk"].status == found["tmp disk"].status == status
     assert bool(found["state disk"].mend) == (status != "ok")
     assert found["state dir"].status == "ok"
@@ -99,7 +99,7 @@ def test_disk_space(free: int, status: str, tmp_path: Path) -> None:
 
 def test_state_directory_that_is_a_file(tmp_path: Path) -> None:
     (tmp_path / "state").write_text("")
-    found = by_name(doctor.disk(patient(tmp_path / "state")))
+    found = by_name(machine_checks.disk(context(tmp_path / "state")))
     assert found["state dir"].status == "fail"
     assert "--state-dir" in found["state dir"].mend
 
@@ -107,32 +107,32 @@ def test_state_directory_that_is_a_file(tmp_path: Path) -> None:
 @pytest.mark.skipif(os.geteuid() == 0, reason="nothing is read-only for root")
 def test_read_only_state_directory(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
-    assert by_name(doctor.disk(patient(tmp_path)))["state dir"].status == "fail"
+    assert by_name(machine_checks.disk(context(tmp_path)))["state dir"].status == "fail"
 
 
 def test_linker() -> None:
-    assert by_name(doctor.linker(patient()))["linker"].detail == "/usr/bin/gcc"
-    missing = Patient(Path("/tmp"), CONFIG, which=lambda name: None)
-    assert by_name(doctor.linker(missing))["linker"].status == "fail"
+    assert by_name(installation_checks.linker(context()))["linker"].detail == "/usr/bin/gcc"
+    missing = CheckContext(Path("/tmp"), CONFIG, which=lambda name: None)
+    assert by_name(installation_checks.linker(missing))["linker"].status == "fail"
 
 
 def test_checkpoint_that_is_not_there(tmp_path: Path) -> None:
     config = Config.model_validate({"generate": {"checkpoint": str(tmp_path)}})
-    found = by_name(doctor.checkpoint(Patient(tmp_path, config)))
+    found = by_name(installation_checks.checkpoint(CheckContext(tmp_path, config)))
     assert found["checkpoint"].status == "fail"
     assert "generate.checkpoint" in found["checkpoint"].mend
 
 
 def test_a_check_that_crashes_is_a_finding_and_the_rest_goes_on() -> None:
-    def crash(_: Patient) -> Iterator[Check]:
-        yield Check("first", "ok", "")
+    def crash(_: CheckContext) -> Iterator[Finding]:
+        yield Finding("first", "ok", "")
         raise ZeroDivisionError("oops")
 
-    def refuse(_: Patient) -> Iterator[Check]:
+    def refuse(_: CheckContext) -> Iterator[Finding]:
         raise Failed("measuring failed; stop the other program")
         yield
 
-    checks = doctor.examine(patient(), {"a": crash, "b": refuse, "disk": doctor.disk})
+    checks = doctor.run_checks(context(), {"a": crash, "b": refuse, "disk": machine_checks.disk})
     found = by_name(checks)
     assert found["first"].status == "ok"
     assert found["a"].detail == "ZeroDivisionError: oops"
@@ -147,11 +147,11 @@ def test_output_and_exit_code(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    def one(status: str) -> doctor.Examination:
-        return lambda _: iter([Check("thing", status, "is [bold]so", "turn it off")])
+    def one(status: str) -> MachineCheck:
+        return lambda _: iter([Finding("thing", status, "is [bold]so", "turn it off")])
 
     for status, code in (("ok", 0), ("warn", 0), ("fail", 1)):
-        monkeypatch.setattr(doctor, "EXAMINATIONS", {"thing": one(status)})
+        monkeypatch.setattr(doctor, "CHECKS", {"thing": one(status)})
         assert doctor.run(tmp_path, CONFIG, as_json) == code
         out = capsys.readouterr().out
         if as_json:

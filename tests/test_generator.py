@@ -1,7 +1,8 @@
-"""The generator: new programs only, the ranker's choice first, features that travel."""
+"""The generator: new programs only, the cost model's choice first, features that travel."""
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from dataclasses import replace
 
@@ -9,10 +10,17 @@ import numpy as np
 import pytest
 
 from tests import modules
-from tlmd.generate.generator import SEARCHED, Generator, Policy
+from tlmd.config import GenerateConfig
+from tlmd.generate.apply import apply_new
+from tlmd.generate.generator import Generator
+from tlmd.generate.pick import pick
+from tlmd.generate.propose import NOT_THE_TLM, Proposer
+from tlmd.learn.feature_tables import FeatureTables
 from tlmd.model import network
 from tlmd.model.checkpoint import Checkpoint
-from tlmd.model.ranker import Ranker
+from tlmd.model.cost_model import CostModel, Floats
+from tlmd.space.cache import SpaceCache
+from tlmd.space.space import TaskSpace
 from tlmd.types import Outcome, Record, Status
 
 TASK = modules.gemm()
@@ -20,7 +28,7 @@ TASK = modules.gemm()
 
 @pytest.fixture(scope="module")
 def checkpoint() -> Checkpoint:
-    return Checkpoint(3, "nano", network.create("nano", seed=1), Ranker())
+    return Checkpoint(3, "nano", network.create("nano", seed=1), CostModel())
 
 
 def test_what_was_tried_is_not_written_again(checkpoint: Checkpoint) -> None:
@@ -30,32 +38,64 @@ def test_what_was_tried_is_not_written_again(checkpoint: Checkpoint) -> None:
     second, _ = generator.write(TASK, 8, [], avoid)
     hashes = [p.module_hash for p in (*first, *second)]
     assert len(first) == len(second) == 8 and len(set(hashes)) == 16
+    assert {p.picked_by for p in first} == {3}
 
 
 def test_shares_of_the_tlm_of_chance_and_of_refinement(checkpoint: Checkpoint) -> None:
-    policy = Policy(over=4, refined=0.5, uniform=0.25)
-    generator = Generator(checkpoint, policy, seed=2)
-    space = generator.space(TASK)
-    writers = Counter(v for _, v in generator._written(space, 16, [], 4))
-    assert writers == {3: 48, SEARCHED: 16}
-    proposals, _ = generator.write(TASK, 2, [])
+    config = GenerateConfig(refined=0.5, uniform=0.25)
+    proposer = Proposer(checkpoint, config, random.Random(2), seed=2)
+    space = TaskSpace(TASK)
+    writers = Counter(version for _, version in proposer.propose(space, 64, []))
+    assert writers == {3: 48, NOT_THE_TLM: 16}
+    proposals, _ = Generator(checkpoint, config, seed=2).write(TASK, 2, [])
     outcome = Outcome(Status.OK, (1.0,), verified=True)
     records = [Record(p.candidate, outcome) for p in proposals]
-    writers = Counter(v for _, v in generator._written(space, 16, records, 4))
-    assert writers[3] == 16 and 40 <= writers[SEARCHED] <= 48
+    writers = Counter(version for _, version in proposer.propose(space, 64, records))
+    assert writers[3] == 16 and 40 <= writers[NOT_THE_TLM] <= 48
+
+
+def test_equal_programs_are_applied_once_and_refusals_become_records() -> None:
+    space, rng = TaskSpace(TASK), random.Random(5)
+    good = space.random(rng)
+    refused = replace(good, decisions=((7, 7, 7, 7), *good.decisions[1:]))
+    ids: set[str] = set()
+    hashes: set[str] = set()
+    applied, records = apply_new(space, [(good, 3), (good, 3), (refused, 4)], ids, hashes)
+    assert [(a.candidate, a.version) for a in applied] == [(good, 3)]
+    assert [(r.candidate, r.version, r.outcome.status) for r in records] == [
+        (refused, 4, Status.INVALID)
+    ]
+    assert ids == {good.id, refused.id} and hashes == {applied[0].module_hash}
+    assert apply_new(space, [(good, 3)], set(), hashes) == ([], [])
+
+
+class _Scores(CostModel):
+    """A cost model whose score is the first feature."""
+
+    trained = True  # type: ignore[assignment]
+
+    def score(self, features: Floats) -> Floats:
+        return features[:, 0]
+
+
+def test_the_best_are_picked_first_and_a_share_at_random() -> None:
+    rng = random.Random(6)
+    features = np.arange(20, dtype=np.float32)[:, None]
+    top = [(19 - i, 19.0 - i) for i in range(6)]
+    assert pick(features, 6, _Scores(), 0.0, rng) == top
+    mixed = pick(features, 6, _Scores(), 0.5, rng)
+    assert mixed[:3] == top[:3] and not set(mixed[3:]) & set(top[:3]) and len(set(mixed)) == 6
 
 
 def test_features_travel_with_a_record_and_are_not_computed_again(
     checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    generator = Generator(checkpoint, seed=3)
-    proposals, _ = generator.write(TASK, 4, [])
+    proposals, _ = Generator(checkpoint, seed=3).write(TASK, 4, [])
     outcome = Outcome(Status.OK, (1.0,), verified=True)
     records = [Record(p.candidate, outcome, features=p.features) for p in proposals]
     noisy = replace(records[0], outcome=replace(outcome, noisy=True))
-    known = Generator(checkpoint)
-    monkeypatch.setattr(known, "space", lambda task: pytest.fail("computed again"))
-    table = known.table(TASK, [noisy, *records[1:]])
-    computed = generator.table(TASK, [replace(r, features=b"") for r in records])
+    computed = FeatureTables(SpaceCache()).table(TASK, [replace(r, features=b"") for r in records])
+    monkeypatch.setattr(TaskSpace, "finish", lambda *_: pytest.fail("computed again"))
+    table = FeatureTables(SpaceCache()).table(TASK, [noisy, *records[1:]])
     np.testing.assert_allclose(table.features, computed.features, rtol=2e-3, atol=1e-3)
     assert table.weights is not None and table.weights[0] < 1 == table.weights[1]

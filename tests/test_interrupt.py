@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -11,19 +12,19 @@ from typing import Any
 
 import pytest
 
-import tlmd
 from tests import endtoend, processes
 from tests.processes import wait_for
+
+pytestmark = pytest.mark.slow
 
 TRIALS = 40  # more than are done before the signal comes
 
 
-@pytest.fixture(scope="module", autouse=True)
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        path = endtoend.save_checkpoint(tmp_path_factory.mktemp("checkpoint") / "tlm")
-        patch.setenv("TLMD_GENERATE__CHECKPOINT", str(path))
-        yield
+@pytest.fixture(autouse=True)
+def _without_trainer(small_tlm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its start takes the cores from the measuring, which is what is interrupted here."""
+    monkeypatch.setenv("TLMD_TRAIN__ENABLED", "false")
+    monkeypatch.setenv("TLMD_PIPELINE__CHUNK", "2")
 
 
 @pytest.fixture
@@ -95,10 +96,16 @@ def test_interrupted_and_killed_jobs_continue(start: Any, tmp_path: Path) -> Non
     assert endtoend.candidates(state)[: len(kept)] == kept
 
     kept = endtoend.candidates(state)
-    result = tlmd.tune(endtoend.LONG, state_dir=state, trials=TRIALS, time_budget=0.5)
+    flags = ("--trials", TRIALS, "--time-budget", "0.5s", "--state-dir", state, "--json")
+    third = endtoend.run("tune", endtoend.LONG, *flags)
+    assert third.returncode == 0, third.stderr
+    assert all(
+        line.startswith("tlmd: ") and "measured" in line for line in third.stderr.splitlines()
+    )
+    summary = json.loads(third.stdout)
     after = endtoend.candidates(state)
     assert after[: len(kept)] == kept and len(set(after)) == len(after)
-    assert result.summary["measured"] == len(after) and result.summary["e2e"] is not None
+    assert summary["measured"] == len(after) and summary["e2e"] is not None
 
 
 def test_a_termination_while_loading_leaves_nothing(start: Any, tmp_path: Path) -> None:

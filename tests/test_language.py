@@ -7,19 +7,11 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from tlmd.computation import Access, Block, Computation, DecisionKind, OpenDecision, Sketch
 from tlmd.language import grammar, numbers, vocabulary
 from tlmd.language.prompt import MAX_PROMPT, prompt
 from tlmd.language.sentence import choice_mask, decode, encode, layout, quality_word
-from tlmd.types import (
-    Access,
-    Block,
-    Candidate,
-    Computation,
-    Sketch,
-    Slot,
-    SlotKind,
-    TargetInfo,
-)
+from tlmd.types import Candidate, TargetInfo
 
 TARGET = TargetInfo("{}", "cpu", "x86_64", "avx512", 512, 2, 32 << 10, 1 << 20, 32 << 20, "f")
 
@@ -58,49 +50,53 @@ def test_divisors(n: int) -> None:
 
 
 @st.composite
-def tiles(draw: st.DrawFn) -> tuple[Slot, tuple[int, ...]]:
-    """A tile or partition slot and one of its legal decisions."""
+def tiles(draw: st.DrawFn) -> tuple[OpenDecision, tuple[int, ...]]:
+    """A tile or partition decision and one of its legal decisions."""
     arity = draw(st.integers(2, 5))
     extent = draw(
         st.one_of(st.integers(1, 4096), st.sampled_from([50257, 2**31, 2**31 - 1, 12321]))
     )
     limit = draw(st.sampled_from([0, 1, 16, 64]))
-    kind, rule = SlotKind.TILE, (0, 1)
+    kind, rule = DecisionKind.TILE, (0, 1)
     if draw(st.booleans()):
-        kind, limit = SlotKind.PARTITION, 0
+        kind, limit = DecisionKind.PARTITION, 0
         rule = (draw(st.integers(1, arity - 1)), draw(st.sampled_from([1, 2, 4])))
-    slot = Slot(kind, 3, extent, arity, limit, (), rule, 0, draw(st.integers(0, 7)))
-    if not grammar.is_open(slot):
-        return slot, (-1, *[1] * (arity - 1))
+    open_decision = OpenDecision(
+        kind, 3, extent, arity, limit, (), rule, 0, draw(st.integers(0, 7))
+    )
+    if not grammar.is_open(open_decision):
+        return open_decision, (-1, *[1] * (arity - 1))
     remaining, inner, factors = extent, 1, []
     for place in range(arity - 1):
-        row = grammar.legal(slot, place, np.array([remaining]), np.array([inner]))[0]
-        choices = grammar.values_of(slot).values[row].tolist()
+        row = grammar.legal(open_decision, place, np.array([remaining]), np.array([inner]))[0]
+        choices = grammar.values_of(open_decision).values[row].tolist()
         assert choices, "there is always a legal factor"
         factors.append(draw(st.sampled_from(choices)))
         remaining //= factors[-1]
         inner *= factors[-1]
-    return slot, (remaining, *reversed(factors))
+    return open_decision, (remaining, *reversed(factors))
 
 
 @st.composite
 def candidates(draw: st.DrawFn) -> tuple[Sketch, Candidate]:
-    slots, decisions = [], []
-    for slot, decision in draw(st.lists(tiles(), min_size=0, max_size=5)):
-        slots.append(slot)
+    open_decisions, decisions = [], []
+    for open_decision, decision in draw(st.lists(tiles(), min_size=0, max_size=5)):
+        open_decisions.append(open_decision)
         decisions.append(decision)
     for _ in range(draw(st.integers(0, 2))):
         options = tuple(draw(st.lists(st.integers(0, 4096), min_size=1, max_size=6)))
-        slots.append(Slot(SlotKind.CATEGORY, 9, options=options))
+        open_decisions.append(OpenDecision(DecisionKind.CATEGORY, 9, options=options))
         decisions.append((draw(st.integers(0, len(set(options)) - 1)),))
     extents = (0, *(draw(st.integers(1, 128)) * jobs for jobs in (1, 2, 4, 8, 16)))
-    slots.append(Slot(SlotKind.PARALLEL, 10, options=extents))
+    open_decisions.append(OpenDecision(DecisionKind.PARALLEL, 10, options=extents))
     decisions.append((draw(st.sampled_from(extents)),))
     for _ in range(draw(st.integers(0, 3))):
-        slots.append(Slot(SlotKind.LOCATION, 11, block=draw(st.integers(-1, 60))))
+        open_decisions.append(
+            OpenDecision(DecisionKind.LOCATION, 11, block=draw(st.integers(-1, 60)))
+        )
         decisions.append((draw(st.integers(-2, 63)),))
     index = draw(st.integers(0, 31))
-    return Sketch(index, tuple(slots)), Candidate("t", index, tuple(decisions))
+    return Sketch(index, tuple(open_decisions)), Candidate("t", index, tuple(decisions))
 
 
 @given(candidates())
@@ -119,22 +115,22 @@ def test_sentences_round_trip_exactly(drawn: tuple[Sketch, Candidate]) -> None:
 @given(tiles(), st.data())
 @settings(max_examples=200, deadline=None)
 def test_what_the_space_cannot_produce_is_refused(
-    drawn: tuple[Slot, tuple[int, ...]], data: st.DataObject
+    drawn: tuple[OpenDecision, tuple[int, ...]], data: st.DataObject
 ) -> None:
-    slot, decision = drawn
-    assume(slot.extent > 1 and grammar.is_open(slot))
-    at = data.draw(st.integers(0, slot.arity - 1))
+    open_decision, decision = drawn
+    assume(open_decision.extent > 1 and grammar.is_open(open_decision))
+    at = data.draw(st.integers(0, open_decision.arity - 1))
     broken = list(decision)
     broken[at] += data.draw(st.integers(1, 3))
     with pytest.raises(ValueError):
-        grammar.to_values(slot, tuple(broken))
+        grammar.to_values(open_decision, tuple(broken))
     with pytest.raises(ValueError):
-        grammar.to_values(slot, (0, *decision[1:]))
+        grammar.to_values(open_decision, (0, *decision[1:]))
 
 
 def test_a_damaged_sentence_is_an_error_not_a_candidate() -> None:
-    slot = Slot(SlotKind.TILE, 3, 96, 3, 64, block=0)
-    sketch = Sketch(0, (slot,))
+    open_decision = OpenDecision(DecisionKind.TILE, 3, 96, 3, 64, block=0)
+    sketch = Sketch(0, (open_decision,))
     tokens = encode(sketch, Candidate("t", 0, ((3, 8, 4),)))
     for damaged in (tokens[:-1], [*tokens, 0], [*tokens[:3], tokens[4], *tokens[4:]]):
         with pytest.raises(ValueError):

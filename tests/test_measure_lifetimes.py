@@ -13,34 +13,33 @@ import pytest
 
 from tests.processes import alive, children, wait_for
 from tests.traps import (
-    TARGET,
     TRAPS,
     N,
-    gemm_job,
+    gemm_trial,
     healthy,
-    job,
     outcome_of,
+    outcomes_of,
     put_reference,
+    trial,
     vector_module,
 )
-from tlmd.measure.client import Measurer
+from tlmd.config import MeasureConfig
 from tlmd.measure.cores import plan_cores
-from tlmd.measure.protocol import Limits, Work
+from tlmd.measure.measurer import Measurer
 from tlmd.types import Status
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs fork and /proc")
 
 
 def test_a_killed_server_is_replaced_and_no_job_is_lost(measurer: Measurer) -> None:
-    jobs = [gemm_job("gemm") for _ in range(6)]
-    results = measurer.measure(jobs)
-    done = [next(results)[1]]
+    trials = [gemm_trial("gemm") for _ in range(6)]
+    futures = [measurer.submit(one.task, one.input) for one in trials]
+    futures[0].result()
     old = measurer.server_pid
     assert old is not None
     orphans = children(old)
     os.kill(old, signal.SIGKILL)
-    done += [outcome for _, outcome in results]
-    assert len(done) == len(jobs) and all(o.ok for o in done)
+    assert all(future.result().ok for future in futures)
     assert measurer.server_pid != old
     wait_for(lambda: not any(map(alive, orphans)), 10, "end of all")
 
@@ -50,32 +49,34 @@ def test_a_job_that_kills_two_servers_fails_and_others_do_not(
 ) -> None:
     put_reference(cache, "killer", np.zeros(N))
     kill = 'T.Cast("float32", T.call_extern("int32", "kill", T.call_extern("int32", "getppid"), 9))'
-    jobs = [healthy(), job("killer", vector_module(kill)), healthy(), healthy()]
-    results = [(one.task.name, outcome) for one, outcome in measurer.measure(jobs)]
-    assert len(results) == 4
-    for name, outcome in results:
-        assert outcome.status is (Status.CRASH if name == "killer" else Status.OK), outcome
+    trials = [healthy(), trial("killer", vector_module(kill)), healthy(), healthy()]
+    for one, outcome in zip(trials, outcomes_of(measurer, trials), strict=True):
+        kills = one.task.name == "killer"
+        assert outcome.status is (Status.CRASH if kills else Status.OK), outcome
 
 
 def test_building_has_its_own_time_limit(cache: Path) -> None:
-    limits = Limits(build_s=0.004, baseline_s=2, run_s=2)
-    with Measurer(TARGET, plan_cores(), cache / "slow", limits, builders=1) as one:
-        outcome = outcome_of(one, gemm_job("gemm"))
+    config = MeasureConfig(build_timeout=0.004, baseline_timeout=2, run_timeout=2, builders=1)
+    with Measurer(plan_cores(), cache / "slow", config) as one:
+        outcome = outcome_of(one, gemm_trial("gemm"))
         assert outcome.status is Status.TIMEOUT and "building" in outcome.detail
         pids = [one.server_pid]
     assert not any(alive(pid) for pid in pids if pid)
 
 
 def test_close_ends_hanging_children(tmp_path: Path) -> None:
-    with Measurer(TARGET, plan_cores(), tmp_path, Limits(run_s=60), builders=2) as one:
+    with Measurer(plan_cores(), tmp_path, MeasureConfig(run_timeout=60)) as one:
         put_reference(tmp_path, "hang", np.zeros(N))
-        hang = job("hang", vector_module(TRAPS["hang"][0]))
-        ticket = one._submit(hang.task, Work(1, "hang", hang.trace, None))
+        hang = trial("hang", vector_module(TRAPS["hang"][0]))
+        one.start(hang.task.target)
+        future = one.submit(hang.task, hang.input)
         server = one.server_pid
-        assert ticket and server
+        assert server
         wait_for(lambda: len(children(server)) == 1, 10, "child")
         pids = [server, *children(server)]
     assert not any(map(alive, pids))
+    with pytest.raises(RuntimeError, match="closed"):
+        future.result()
 
 
 CLIENT = """
@@ -84,11 +85,12 @@ from pathlib import Path
 from tests.test_measure_lifetimes import *
 cache = Path(sys.argv[1])
 put_reference(cache, "hang", np.zeros(N))
-one = Measurer(TARGET, plan_cores(), cache, Limits(run_s=60))
-hang = job("hang", vector_module(TRAPS["hang"][0]))
-one._submit(hang.task, Work(1, "hang", hang.trace, None))
+one = Measurer(plan_cores(), cache, MeasureConfig(run_timeout=60))
+hang = trial("hang", vector_module(TRAPS["hang"][0]))
+one.start(hang.task.target)
+future = one.submit(hang.task, hang.input)
 print(one.server_pid, flush=True)
-one._pump()
+future.result()
 """
 
 

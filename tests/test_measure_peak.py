@@ -6,12 +6,12 @@ import pytest
 import tvm
 from tvm import te, topi
 
-from tlmd.measure.peak import Roof, Traffic
+from tlmd.measure.peak import Roofline, Traffic
 from tlmd.measure.program import traffic
 from tlmd.space.target import resolve
 from tlmd.types import Task
 
-ROOF = Roof({"float32": 100.0, "int8": 400.0}, ((1 << 20, 80.0), (1 << 62, 20.0)))
+ROOFLINE = Roofline({"float32": 100.0, "int8": 400.0}, ((1 << 20, 80.0), (1 << 62, 20.0)))
 
 
 def task(arguments: list[te.Tensor], constants: tuple[int, ...]) -> Task:
@@ -35,9 +35,9 @@ def test_operands_that_are_read_again_and_again_count_once() -> None:
 
 
 def test_the_nearer_limit_is_the_one_that_takes_longer() -> None:
-    share, limit = ROOF.share(Traffic(1e9, 0, 1000, "float32"), 0.02)
+    share, limit = ROOFLINE.share(Traffic(1e9, 0, 1000, "float32"), 0.02)
     assert limit == "compute" and share == pytest.approx(0.5)
-    share, limit = ROOF.share(Traffic(1e9, 0, 1000, "int8"), 0.02)
+    share, limit = ROOFLINE.share(Traffic(1e9, 0, 1000, "int8"), 0.02)
     assert limit == "compute" and share == pytest.approx(0.125)
-    share, limit = ROOF.share(Traffic(1e3, 20_000_000, 80_000, "float32"), 0.002)
+    share, limit = ROOFLINE.share(Traffic(1e3, 20_000_000, 80_000, "float32"), 0.002)
     assert limit == "memory" and share == pytest.approx((1e-3 + 1e-6) / 0.002)

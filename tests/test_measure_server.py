@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
@@ -13,26 +12,27 @@ import numpy as np
 import pytest
 
 from tests.traps import (
-    LIMITS,
+    CONFIG,
     TARGET,
     TRAPS,
     VECTOR,
     N,
-    gemm_job,
+    gemm_trial,
     healthy,
-    job,
     outcome_of,
+    outcomes_of,
     put_reference,
     random_traces,
     scratch_module,
+    trial,
     vector_module,
     where_module,
 )
-from tlmd.measure.client import Job, Measurer
 from tlmd.measure.cores import plan_cores
+from tlmd.measure.measurer import Measurer
 from tlmd.measure.verify import ReferenceStore, make_input
 from tlmd.space.target import resolve
-from tlmd.types import Candidate, Status, Task
+from tlmd.types import MeasureInput, Status, Task
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs fork and /proc")
 
@@ -43,7 +43,7 @@ def test_a_right_program_is_timed_and_verified(measurer: Measurer, cache: Path) 
     outcome = outcome_of(measurer, healthy(name))
     assert outcome.status is Status.OK, outcome
     assert outcome.verified and outcome.max_abs_err == 0
-    assert len(outcome.samples) == LIMITS.repeats
+    assert len(outcome.samples) == CONFIG.repeats
     assert 0 < outcome.low <= outcome.seconds <= outcome.high < 1e-3
     assert 0.2 < outcome.drift < 5
     spent = asdict(outcome.timing)
@@ -54,12 +54,11 @@ def test_a_right_program_is_timed_and_verified(measurer: Measurer, cache: Path) 
 def test_each_trap_costs_one_candidate_and_says_what_it_was(
     measurer: Measurer, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    jobs = []
+    trials = []
     for name, (value, _, _) in TRAPS.items():
-        jobs += [job(name, vector_module(value)), healthy()]
-    results = [(one.task.name, outcome) for one, outcome in measurer.measure(jobs)]
-    assert len(results) == len(jobs)
-    for name, outcome in results:
+        trials += [trial(name, vector_module(value)), healthy()]
+    for one, outcome in zip(trials, outcomes_of(measurer, trials), strict=True):
+        name = one.task.name
         if name == "healthy":
             assert outcome.status is Status.OK and outcome.verified, outcome
             continue
@@ -73,29 +72,29 @@ def test_each_trap_costs_one_candidate_and_says_what_it_was(
 
 @pytest.mark.parametrize("elements", [1 << 29, 1 << 38])
 def test_running_out_of_memory(measurer: Measurer, elements: int) -> None:
-    outcome = outcome_of(measurer, job(f"memory{elements}", scratch_module(elements)))
+    outcome = outcome_of(measurer, trial(f"memory{elements}", scratch_module(elements)))
     assert outcome.status is Status.OUT_OF_MEMORY, outcome
     assert outcome_of(measurer, healthy()).ok
 
 
 def test_inputs_too_large_for_the_memory_limit(measurer: Measurer) -> None:
     module = vector_module("A[v]").replace(str(N), str(1 << 29))
-    assert outcome_of(measurer, job("inputs", module)).status is Status.OUT_OF_MEMORY
+    assert outcome_of(measurer, trial("inputs", module)).status is Status.OUT_OF_MEMORY
 
 
 def test_wrong_and_missing_outputs(measurer: Measurer, cache: Path) -> None:
     values = {n: make_input(n, 0, VECTOR, positive=False) + 1 for n in ("wrong", "half")}
     for name, value in values.items():
         put_reference(cache, name, value)
-    wrong = outcome_of(measurer, job("wrong", vector_module("A[v] + T.float32(1.001)")))
+    wrong = outcome_of(measurer, trial("wrong", vector_module("A[v] + T.float32(1.001)")))
     assert wrong.status is Status.WRONG_OUTPUT and not wrong.verified
     assert wrong.max_abs_err == pytest.approx(1e-3, rel=0.1)
-    half = outcome_of(measurer, job("half", vector_module("A[v] + T.float32(1)", N // 2)))
+    half = outcome_of(measurer, trial("half", vector_module("A[v] + T.float32(1)", N // 2)))
     assert half.status is Status.WRONG_OUTPUT, "what was not written is poison"
 
 
 def test_positive_inputs_where_signed_ones_give_nan(measurer: Measurer, cache: Path) -> None:
-    outcome = outcome_of(measurer, job("root", vector_module("T.sqrt(A[v])")))
+    outcome = outcome_of(measurer, trial("root", vector_module("T.sqrt(A[v])")))
     assert outcome.verified
     reference = ReferenceStore(cache).get("root")
     assert reference is not None and reference.positive
@@ -104,46 +103,49 @@ def test_positive_inputs_where_signed_ones_give_nan(measurer: Measurer, cache: P
 
 def test_a_trace_that_cannot_be_applied_is_invalid(measurer: Measurer) -> None:
     trace = json.dumps([[["GetSBlock", [], ["nowhere", "main"], ["b0"]]], []])
-    assert outcome_of(measurer, job("healthy", healthy().task.module, trace)).status is (
+    assert outcome_of(measurer, trial("healthy", healthy().task.module, trace)).status is (
         Status.INVALID
     )
 
 
 def test_a_module_that_is_none_is_a_build_error(measurer: Measurer) -> None:
-    outcome = outcome_of(measurer, job("garbage", '{"not": "a module"}'))
+    outcome = outcome_of(measurer, trial("garbage", '{"not": "a module"}'))
     assert outcome.status is Status.BUILD_ERROR and "module" in outcome.detail
 
 
 def test_random_schedules_of_a_gemm(measurer: Measurer) -> None:
-    base = gemm_job("gemm")
+    base = gemm_trial("gemm")
     baseline = measurer.baseline(base.task)
     assert baseline.fingerprint == TARGET.fingerprint
-    jobs = [gemm_job("gemm", trace) for trace in random_traces(base.task.module, 6)]
-    outcomes = [outcome for _, outcome in measurer.measure(jobs)]
+    trials = [gemm_trial("gemm", trace) for trace in random_traces(base.task.module, 6)]
+    outcomes = outcomes_of(measurer, trials)
     assert all(o.ok and o.verified for o in outcomes), outcomes
     assert min(o.seconds for o in outcomes) < baseline.seconds
 
 
 def test_slow_candidates_stop_early(measurer: Measurer) -> None:
     # Far enough from what any machine takes: what happens in between is for `test_measure_timing`.
-    slow = outcome_of(measurer, gemm_job("gemm", incumbent_s=1e-7))
+    slow = outcome_of(measurer, gemm_trial("gemm", incumbent_s=1e-7))
     assert slow.ok and len(slow.samples) <= 3 and not slow.verified
-    fast = outcome_of(measurer, gemm_job("gemm", incumbent_s=1.0))
-    assert len(fast.samples) == LIMITS.repeats and fast.verified
+    fast = outcome_of(measurer, gemm_trial("gemm", incumbent_s=1.0))
+    assert len(fast.samples) == CONFIG.repeats and fast.verified
 
 
 def test_finalists_are_timed_in_interleaved_rounds(measurer: Measurer) -> None:
-    from tests.test_measure_shared import jobs
-
-    task = gemm_job("final").task
+    task = gemm_trial("final").task
     measurer.baseline(task)
-    found = sorted(measurer.measure(jobs(task, 4, 3)), key=lambda pair: pair[1].seconds)
-    assert all(o.verified for _, o in found)
-    racers = [found[0][0].candidate, found[-1][0].candidate]
-    first, last = sorted(measurer.final(task, racers), key=lambda outcome: outcome.seconds)
-    assert first.raced and last.raced and first.low <= first.seconds <= first.high
+    trials = [gemm_trial("final", trace) for trace in random_traces(task.module, 4)]
+    outcomes = outcomes_of(measurer, trials)
+    assert all(o.verified for o in outcomes)
+    seconds = [o.seconds for o in outcomes]
+    finalists = [trials[seconds.index(pick(seconds))].input for pick in (min, max)]
+    first, last = sorted(measurer.compare(task, finalists), key=lambda outcome: outcome.seconds)
+    assert first.compared and last.compared and first.low <= first.seconds <= first.high
     assert len(first.samples) >= len(last.samples) >= 5
-    assert measurer.final(task, [Candidate(task.id, 99, ())] * 2) == ()
+    wrong = MeasureInput("wrong", json.dumps([[["GetSBlock", [], ["nowhere", "main"], ["b"]]], []]))
+    assert measurer.compare(task, [wrong, wrong]) == ()
+    with pytest.raises(ValueError, match="two finalists"):
+        measurer.compare(task, finalists[:1])
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
@@ -156,7 +158,7 @@ def test_a_slot_of_two_cores_runs_on_exactly_these(tmp_path: Path) -> None:
     target = resolve("native", 2)
     task = Task("where", "where", 1, float(N), where_module(), target)
     assert json.loads(target.spec)["num-cores"] == 2
-    with Measurer(target, layout, tmp_path, LIMITS, builders=3) as one:
+    with Measurer(layout, tmp_path, CONFIG.model_copy(update={"builders": 3})) as one:
         assert one.builders == 1, "building and timing take turns on the same cores"
         assert one.baseline(task).seconds > 0
     reference = ReferenceStore(tmp_path).get("where")
@@ -164,16 +166,10 @@ def test_a_slot_of_two_cores_runs_on_exactly_these(tmp_path: Path) -> None:
     assert set(reference.outputs[0].tolist()) == set(map(float, layout.run))
 
 
-def test_jobs_are_pulled_lazily_and_an_iterator_may_be_closed(measurer: Measurer) -> None:
-    pulled = []
-
-    def source() -> Iterator[Job]:
-        for index in range(50):
-            pulled.append(index)
-            yield healthy()
-
-    results = measurer.measure(source())
-    next(results)
-    results.close()  # type: ignore[attr-defined]
-    assert len(pulled) <= measurer.builders + 1
+def test_a_submission_can_be_cancelled_until_the_server_has_it(measurer: Measurer) -> None:
+    futures = [measurer.submit(one.task, one.input) for one in [healthy() for _ in range(50)]]
+    futures[0].result()
+    cancelled = [future for future in futures[measurer.builders + 1 :] if future.cancel()]
+    assert len(cancelled) > 30
+    assert all(f.result().ok for f in futures if not f.cancelled())
     assert outcome_of(measurer, healthy()).ok

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from tlmd.measure.noise import Reading
-from tlmd.measure.timing import Race, Samples, sample
+from tlmd.measure.timing import Samples, StoppingRule, sample
 
 
 class Fake:
@@ -38,7 +38,7 @@ class Fake:
     def sample(
         self, first_s: float, incumbent_s: float | None = None, budget_s: float = 3.0
     ) -> Samples:
-        race = Race(incumbent_s, budget_s=budget_s)
+        race = StoppingRule(incumbent_s, budget_s=budget_s)
         return sample(self.run, self.read, first_s, race, clock=lambda: self.now)
 
 

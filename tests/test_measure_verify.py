@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -113,9 +114,9 @@ def test_shapes_and_empty_outputs() -> None:
 
 def test_references_come_back_and_damaged_ones_go(tmp_path: Path) -> None:
     store = ReferenceStore(tmp_path)
-    outputs = [
+    outputs: list[np.ndarray[Any, np.dtype[Any]]] = [
         np.arange(3000, dtype=np.float32).reshape(3, 1000),
-        np.float32(3).reshape(()),
+        np.array(3, dtype=np.float32),
         make_input("t", 0, Argument((5,), "bfloat16", True, False), positive=False),
     ]
     assert store.get("t") is None and not store.has("t")

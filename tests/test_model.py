@@ -16,18 +16,18 @@ from tlmd.language.prompt import prompt
 from tlmd.language.sentence import choice_mask, decode, encode
 from tlmd.model import checkpoint, network, training
 from tlmd.model.checkpoint import Checkpoint
+from tlmd.model.cost_model import CostModel, Measured
 from tlmd.model.decoder import Decoder
-from tlmd.model.ranker import Measured, Ranker
-from tlmd.model.sampling import Request, Sampler
+from tlmd.model.sampling import Sampler, SampleRequest
 from tlmd.model.training import Demonstration, Trainer, TrainingPlan
 from tlmd.space.space import TaskSpace
 from tlmd.types import Task
 
 
-def request(task: Task, count: int, **changes: object) -> tuple[TaskSpace, Request]:
+def request(task: Task, count: int, **changes: object) -> tuple[TaskSpace, SampleRequest]:
     space = TaskSpace(task)
     words = tuple(prompt(space.computation, task.target, space.sketches))
-    return space, Request(
+    return space, SampleRequest(
         task.id,
         words,
         space.sketches,
@@ -90,6 +90,7 @@ def test_log_probabilities_are_those_of_the_network() -> None:
         assert counts[key] / 400 == pytest.approx(np.exp(log_prob), abs=0.1)
 
 
+@pytest.mark.slow
 def test_training_teaches_what_the_demonstrations_show() -> None:
     space, asked = request(modules.gemm(), 200)
     rng = Random(0)
@@ -129,24 +130,24 @@ def test_the_ranker_orders_an_unseen_task() -> None:
         seconds[:3] = np.inf
         return Measured(features, seconds)
 
-    ranker = Ranker().fit([table(s) for s in (1e-3, 1e-1, 5.0)])
+    cost_model = CostModel().fit([table(s) for s in (1e-3, 1e-1, 5.0)])
     unseen = table(1e-5)
-    scores, speed = ranker.score(unseen.features)[3:], -np.log(unseen.seconds[3:])
+    scores, speed = cost_model.score(unseen.features)[3:], -np.log(unseen.seconds[3:])
     order = np.corrcoef(scores.argsort().argsort(), speed.argsort().argsort())[0, 1]
     assert order > 0.6
-    again = Ranker.from_bytes(ranker.to_bytes())
-    np.testing.assert_array_equal(again.score(unseen.features), ranker.score(unseen.features))
-    adapted = ranker.adapt([unseen])
+    again = CostModel.from_bytes(cost_model.to_bytes())
+    np.testing.assert_array_equal(again.score(unseen.features), cost_model.score(unseen.features))
+    adapted = cost_model.adapt([unseen])
     assert np.isfinite(adapted.score(unseen.features)).all()
-    assert (Ranker().score(unseen.features) == 0).all()
+    assert (CostModel().score(unseen.features) == 0).all()
 
 
 def test_what_counts_little_is_little_believed() -> None:
-    features = np.repeat(np.float32([[0, 1], [1, 0]]), 20, axis=0)
+    features = np.repeat(np.asarray([[0, 1], [1, 0]], np.float32), 20, axis=0)
     seconds = np.repeat([1.0, 2.0], 20)
     lies = Measured(features, seconds[::-1].copy(), np.full(40, 0.3, np.float32))
-    ranker = Ranker().fit([Measured(features, seconds), lies])
-    first, second = ranker.score(np.float32([[0, 1], [1, 0]]))
+    cost_model = CostModel().fit([Measured(features, seconds), lies])
+    first, second = cost_model.score(np.asarray([[0, 1], [1, 0]], np.float32))
     assert first > second
     shown = [Demonstration((1,), (i,), (True,), weight) for i, weight in ((2, 1.0), (3, 0.0))]
     drawn = training._drawn(Random(0), shown * 10, 24)
@@ -155,7 +156,7 @@ def test_what_counts_little_is_little_believed() -> None:
 
 def test_checkpoints_survive_the_disk_and_damage_is_noticed(tmp_path: Path) -> None:
     model = network.create("nano", seed=9)
-    saved = Checkpoint(4, "nano", model, Ranker(), {"why": "test"})
+    saved = Checkpoint(4, "nano", model, CostModel(), {"why": "test"})
     checkpoint.save(saved, tmp_path / "v4")
     loaded = checkpoint.load(tmp_path / "v4")
     assert (loaded.version, loaded.notes) == (4, {"why": "test"})

@@ -14,7 +14,8 @@ from tvm.s_tir import Schedule, Trace
 from tvm.s_tir import meta_schedule as ms
 
 from tests import modules
-from tlmd.daemon import interchange
+from tlmd.client import interchange
+from tlmd.computation import DecisionKind
 from tlmd.errors import BadInput
 from tlmd.records import metaschedule
 from tlmd.space import intrinsics
@@ -22,7 +23,6 @@ from tlmd.space.importing import candidate_of
 from tlmd.space.schedule import InvalidCandidate
 from tlmd.space.space import TaskSpace
 from tlmd.space.target import resolve, tvm_target
-from tlmd.types import SlotKind
 
 TASKS = [modules.gemm(), modules.convolution(), modules.softmax(), modules.elementwise()]
 
@@ -62,6 +62,7 @@ def stock(tmp_path_factory: pytest.TempPathFactory) -> Path:
         builder=NoBuilder(),
         runner=NoRunner(),
         cost_model="random",
+        strategy="replay-trace",  # evolution takes seconds and makes no other files
         measure_callbacks=[ms.measure_callback.AddToDatabase()],
         num_tuning_cores=1,
         seed=3,
@@ -87,8 +88,8 @@ def test_another_machine_is_told_apart(stock: Path) -> None:
     _, records, _ = interchange.import_database(stock, info)
     assert records and all(r.fingerprint != info.fingerprint for r in records)
     for record in records:
-        slots = TaskSpace(modules.gemm()).sketches[record.candidate.sketch].slots
-        at = [i for i, s in enumerate(slots) if s.kind is SlotKind.PARALLEL]
+        slots = TaskSpace(modules.gemm()).sketches[record.candidate.sketch].open_decisions
+        at = [i for i, s in enumerate(slots) if s.kind is DecisionKind.PARALLEL]
         assert all(record.candidate.decisions[i][0] in (0, 4, 8, 16, 32, 64) for i in at)
 
 

@@ -10,10 +10,11 @@ import tvm
 import tvm_ffi
 
 from tests import modules
+from tlmd.computation import DecisionKind
 from tlmd.space import features, schedule
 from tlmd.space.space import InvalidCandidate, RepairedDecision, TaskSpace, module_hash
 from tlmd.space.target import resolve, tvm_target
-from tlmd.types import Candidate, SlotKind, Task
+from tlmd.types import Candidate, Task
 
 TASKS = [modules.gemm(), modules.convolution(), modules.softmax(), modules.elementwise()]
 
@@ -38,9 +39,9 @@ def test_locations_are_those_tvm_does_not_snap(space: TaskSpace) -> None:
     rng = Random(2)
     for _ in range(30):
         candidate = space.random(rng)
-        slots = space.sketches[candidate.sketch].slots
-        for index, slot in enumerate(slots):
-            if slot.kind is SlotKind.LOCATION:
+        open_decisions = space.sketches[candidate.sketch].open_decisions
+        for index, open_decision in enumerate(open_decisions):
+            if open_decision.kind is DecisionKind.LOCATION:
                 legal = space.locations(candidate.sketch, candidate.decisions[:index])
                 assert candidate.decisions[index][0] in legal
                 assert legal == space._probe(candidate.sketch, candidate.decisions[:index])
@@ -54,7 +55,7 @@ def test_a_repaired_decision_is_refused() -> None:
     space = TaskSpace(modules.gemm())
     rng = Random(3)
     good = space.random(rng)
-    tile = next(i for i, s in enumerate(space.sketches[good.sketch].slots) if s.extent)
+    tile = next(i for i, s in enumerate(space.sketches[good.sketch].open_decisions) if s.extent)
     decisions = list(good.decisions)
     decisions[tile] = (1, 5, 7, 11)  # no divisors: TVM would take the whole rest instead
     with pytest.raises(RepairedDecision):
@@ -73,7 +74,8 @@ def test_parallel_extent_zero_leaves_the_loops_serial() -> None:
     texts = {}
     for extent in (0, 1):
         decisions = tuple(
-            (extent,) if s.kind is SlotKind.PARALLEL else (0,) for s in space.sketches[0].slots
+            (extent,) if s.kind is DecisionKind.PARALLEL else (0,)
+            for s in space.sketches[0].open_decisions
         )
         texts[extent] = space.finish(Candidate("add", 0, decisions)).mod.script()
     assert "T.parallel" not in texts[0] and "T.parallel" in texts[1]

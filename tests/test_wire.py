@@ -10,8 +10,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tlmd import wire
-from tlmd.pipeline.orders import MeasureOrder, TrainOrder, WriteOrder, Written
-from tlmd.types import Baseline, Candidate, Outcome, Proposal, Record, Status, TargetInfo, Task
+from tlmd.measure.protocol import MeasureReply, MeasureRequest
+from tlmd.pipeline.orders import CompareOrder, MeasureOrder, TrainOrder, WriteOrder, Written
+from tlmd.types import (
+    Baseline,
+    Candidate,
+    MeasureInput,
+    Outcome,
+    Proposal,
+    Record,
+    Status,
+    TargetInfo,
+    Task,
+)
 
 texts = st.text(max_size=12)
 numbers = st.integers(-(2**40), 2**40)
@@ -27,6 +38,7 @@ outcomes = st.builds(
 )
 records = st.builds(Record, candidates, outcomes, numbers, numbers, texts, texts, times, numbers)
 proposals = st.builds(Proposal, candidates, texts, texts, numbers, times, numbers)
+inputs = st.builds(MeasureInput, texts, texts, st.none() | times)
 TARGET = TargetInfo("{}", "cpu", "x86_64", "avx2", 256, 1, 1, 1, 1, "here")
 TASK = Task("t", "name", 1, 2.0, "{}", TARGET)
 
@@ -40,7 +52,10 @@ messages = st.one_of(
     st.builds(Baseline, texts, times | st.just(float("inf")), texts),
     st.builds(WriteOrder, numbers, st.just(TASK), numbers, times, some(records)),
     st.builds(Written, some(proposals), some(records), numbers),
-    st.builds(MeasureOrder, numbers, st.just(TASK), some(proposals), st.none() | times),
+    st.builds(MeasureOrder, numbers, st.just(TASK), some(inputs)),
+    st.builds(CompareOrder, st.just(TASK), some(candidates)),
+    st.builds(MeasureRequest, numbers, texts, some(inputs)),
+    st.builds(MeasureReply, numbers, some(outcomes), times),
     st.builds(TrainOrder, numbers, numbers, st.just((TASK,)), some(records), st.booleans()),
 )
 

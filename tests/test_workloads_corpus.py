@@ -1,7 +1,10 @@
 """The corpus, the hold-out, and the names of the zoo."""
 
+from __future__ import annotations
+
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -21,7 +24,7 @@ INFO = TargetInfo(
 )
 
 
-def test_names_are_listed_without_torch_and_tvm():
+def test_names_are_listed_without_torch_and_tvm() -> None:
     code = (
         "import sys; from tlmd.workloads import corpus, zoo; assert len(zoo.zoo()) > 20; "
         "assert corpus.training_corpus(); bad = {'torch', 'tvm', 'ray'} & set(sys.modules); "
@@ -30,20 +33,20 @@ def test_names_are_listed_without_torch_and_tvm():
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_zoo_has_the_papers_networks():
+def test_zoo_has_the_papers_networks() -> None:
     assert set(zoo()) >= NAMES
     for name, shape in (*corpus.paper_corpus(), *corpus.training_corpus(strict=False)):
         assert zoo()[name].check(shape) == shape
 
 
-def test_paper_corpus_has_the_papers_size():
+def test_paper_corpus_has_the_papers_size() -> None:
     works = corpus.paper_corpus()
     assert len(works) == len(set(works)) == 138
     assert set(corpus.held_out()) <= set(works)
     assert len(corpus.held_out()) == 12
 
 
-def test_whole_families_are_held_out():
+def test_whole_families_are_held_out() -> None:
     families = {name for name, _ in corpus.held_out()}
     strict, paper = corpus.training_corpus(), corpus.training_corpus(strict=False)
     assert not families & {name for name, _ in strict}
@@ -52,7 +55,7 @@ def test_whole_families_are_held_out():
     assert len(strict) == len(set(strict))
 
 
-def test_no_held_out_task_is_trained_on():
+def test_no_held_out_task_is_trained_on() -> None:
     held = [("gemm", (32, 64)), ("gemm", (16, 128))]
     excluded = corpus.held_out_ids(INFO, held)
     works = [("gemm", (32, 64)), ("gemm", (32, 128)), ("gemm", (16, 128)), ("gemm", (32, 128))]
@@ -62,7 +65,7 @@ def test_no_held_out_task_is_trained_on():
     assert len(ids) == len(set(ids)) == 4
 
 
-def test_tasks_survive_the_file(tmp_path):
+def test_tasks_survive_the_file(tmp_path: Path) -> None:
     path = tmp_path / "tasks.msgpack"
     tasks = corpus.workload_tasks(("gemm", (4, 16)), INFO)
     corpus.save_tasks(path, tasks)

@@ -1,10 +1,14 @@
 """Loading models: each kind once, and one clear line for each kind of mistake."""
 
+from __future__ import annotations
+
 import builtins
 import importlib.util
 import io
 import pickle
 import zipfile
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -14,46 +18,48 @@ from onnx import TensorProto, helper, numpy_helper
 from torch import nn
 
 from tlmd.errors import BadInput
+from tlmd.types import Shapes
 from tlmd.workloads.frontends import load_model
+from tlmd.workloads.sources import SourceModel
 
 
 class Small(nn.Module):
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         self.layer = nn.Linear(8, 4)
         self.register_buffer("offset", torch.ones(4))
 
-    def forward(self, x):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
         return torch.relu(self.layer(x) + self.offset)
 
 
-def factory():
+def factory() -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
     torch.manual_seed(0)
     return Small().eval(), (torch.randn(2, 8),)
 
 
-def broken():
+def broken() -> None:
     raise RuntimeError("no weights\nsecond line")
 
 
-def wrong_shape():
+def wrong_shape() -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
     return Small(), (torch.randn(2, 9),)
 
 
-def no_module():
+def no_module() -> tuple[int, tuple[()]]:
     return 3, ()
 
 
 class Unsupported(nn.Module):
-    def forward(self, x):
+    def forward(self, x: torch.Tensor) -> Any:
         return torch.special.bessel_j0(x)
 
 
-def unsupported():
+def unsupported() -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
     return Unsupported(), (torch.randn(4),)
 
 
-def save_onnx(path, dims=(2, 8), op="Relu"):
+def save_onnx(path: Path, dims: tuple[int | str, int] = (2, 8), op: str = "Relu") -> str:
     weight = np.random.default_rng(0).standard_normal((8, 4)).astype("float32")
     nodes = [helper.make_node("MatMul", ["x", "w"], ["y"]), helper.make_node(op, ["y"], ["z"])]
     graph = helper.make_graph(
@@ -68,14 +74,14 @@ def save_onnx(path, dims=(2, 8), op="Relu"):
     return str(path)
 
 
-def save_pt2(path, dynamic=None):
+def save_pt2(path: Path, dynamic: Any = None) -> str:
     module, example = factory()
     program = torch.export.export(module, example, strict=False, dynamic_shapes=dynamic)
     torch.export.save(program, str(path))
     return str(path)
 
 
-def message(spec, shapes=None) -> str:
+def message(spec: str, shapes: Shapes | None = None) -> str:
     with pytest.raises(BadInput) as error:
         load_model(spec, shapes)
     text = str(error.value)
@@ -83,21 +89,22 @@ def message(spec, shapes=None) -> str:
     return text
 
 
-def check(model, shape, atol=1e-5):
+def check(model: SourceModel, shape: tuple[int, ...]) -> np.ndarray:
     (info,) = model.inputs
     assert (info.shape, info.dtype) == (shape, "float32")
     (value,) = model.random_inputs(0)
     assert value.shape == shape
+    assert model.reference is not None
     (output,) = model.reference(value)
     assert output.shape == (shape[0], 4)
     return output
 
 
-def test_onnx(tmp_path):
+def test_onnx(tmp_path: Path) -> None:
     check(load_model(save_onnx(tmp_path / "small.onnx")), (2, 8))
 
 
-def test_onnx_with_open_dimension(tmp_path):
+def test_onnx_with_open_dimension(tmp_path: Path) -> None:
     path = save_onnx(tmp_path / "open.onnx", dims=("batch", 8))
     check(load_model(path, ((3, 8),)), (3, 8))
     assert "batch" in message(path)
@@ -106,7 +113,7 @@ def test_onnx_with_open_dimension(tmp_path):
     assert "1 inputs" in message(path, ((3, 8), (3, 8)))
 
 
-def test_onnx_mistakes(tmp_path, monkeypatch):
+def test_onnx_mistakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "no such file" in message(str(tmp_path / "none.onnx"))
     corrupt = tmp_path / "corrupt.onnx"
     corrupt.write_bytes(b"\x00\x01garbage" * 10)
@@ -120,19 +127,19 @@ def test_onnx_mistakes(tmp_path, monkeypatch):
     assert "pip install 'tlmd[onnx]'" in message(path)
 
 
-def test_pt2(tmp_path):
+def test_pt2(tmp_path: Path) -> None:
     output = check(load_model(save_pt2(tmp_path / "small.pt2")), (2, 8))
     assert (output >= 0).all()
 
 
-def test_pt2_with_dynamic_batch(tmp_path):
+def test_pt2_with_dynamic_batch(tmp_path: Path) -> None:
     batch = torch.export.Dim("batch", min=2, max=64)
     path = save_pt2(tmp_path / "open.pt2", dynamic=({0: batch},))
     check(load_model(path, ((5, 8),)), (5, 8))
     assert "open dimensions" in message(path)
 
 
-def test_pt2_mistakes(tmp_path):
+def test_pt2_mistakes(tmp_path: Path) -> None:
     path = save_pt2(tmp_path / "small.pt2")
     assert "2 shapes were given" in message(path, ((2, 8), (2, 8)))
     assert "cannot run on inputs 2,9" in message(path, ((2, 9),))
@@ -147,12 +154,12 @@ def test_pt2_mistakes(tmp_path):
 
 
 class Bomb:
-    def __reduce__(self):
+    def __reduce__(self) -> tuple[Any, ...]:
         return builtins.exec, ("import tests_workloads_bomb_went_off",)
 
 
 @pytest.mark.parametrize("where", ["data/constants/opaque_obj_0", "data/sample_inputs/model.pt"])
-def test_pt2_never_unpickles(tmp_path, where):
+def test_pt2_never_unpickles(tmp_path: Path, where: str) -> None:
     buffer = io.BytesIO()
     torch.save(Bomb(), buffer) if where.endswith(".pt") else buffer.write(pickle.dumps(Bomb()))
     bomb = tmp_path / "bomb.pt2"
@@ -165,12 +172,12 @@ def test_pt2_never_unpickles(tmp_path, where):
     assert "is not loaded" in message(str(bomb))
 
 
-def test_factory():
+def test_factory() -> None:
     check(load_model(f"{__name__}:factory"), (2, 8))
     check(load_model(f"{__name__}:factory", ((5, 8),)), (5, 8))
 
 
-def test_factory_mistakes():
+def test_factory_mistakes() -> None:
     assert "cannot import no_such_module" in message("no_such_module:make")
     assert "cannot import" in message(f"{__name__}:missing")
     assert "no weights" in message(f"{__name__}:broken")
@@ -179,7 +186,7 @@ def test_factory_mistakes():
     assert "bessel_j0" in message(f"{__name__}:unsupported")
 
 
-def test_zoo_mistakes():
+def test_zoo_mistakes() -> None:
     assert "did you mean 'resnet50'" in message("resnet_50")
     assert "`tlmd zoo`" in message("qqqqqqqq")
     assert "1,100,1,1 does not fit resnet18" in message("resnet18", ((1, 100, 1, 1),))
@@ -187,18 +194,20 @@ def test_zoo_mistakes():
     assert "must end in .onnx or .pt2" in message("models/net.pth")
 
 
-def test_integer_inputs_are_valid_indices():
+def test_integer_inputs_are_valid_indices() -> None:
     model = load_model("bert-tiny", ((1, 16),))
     (ids,) = model.random_inputs(3)
     assert ids.dtype == np.int64 and ids.min() >= 0 and ids.max() < 30522
     assert np.array_equal(ids, model.random_inputs(3)[0])
+    assert model.reference is not None
     assert model.reference(ids)[0].shape == (1, 16, 128)
 
 
-def test_zoo_weights_are_always_the_same():
+def test_zoo_weights_are_always_the_same() -> None:
     before = torch.random.get_rng_state()
     first = load_model("gemm", ((2, 16),))
     assert torch.equal(before, torch.random.get_rng_state())
     second = load_model("gemm", ((2, 16),))
     inputs = first.random_inputs(0)
+    assert first.reference is not None and second.reference is not None
     assert np.array_equal(first.reference(*inputs)[0], second.reference(*inputs)[0])

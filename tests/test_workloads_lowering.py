@@ -1,5 +1,9 @@
 """Lowering: the numbers stay right, moves disappear, equal functions are one task."""
 
+from __future__ import annotations
+
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -9,18 +13,21 @@ from tvm import relax
 from tvm.s_tir import meta_schedule as ms
 
 from tlmd.space.target import resolve, tvm_target
+from tlmd.types import Task
 from tlmd.workloads import lowering
 from tlmd.workloads.frontends import load_model
+from tlmd.workloads.sources import SourceModel
 from tlmd.workloads.torch_frontend import from_module
 
 INFO = resolve("native")
 TARGET = tvm_target(INFO)
+Mix = tuple[SourceModel, tvm.IRModule]
 
 
 class Mixed(nn.Module):
     """Every kind of convolution, normalised with random statistics; shortcuts and gates."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         self.stem = nn.Sequential(nn.Conv2d(3, 16, 3, 2, 1, bias=False), self.norm(16), nn.ReLU())
         self.grouped = nn.Sequential(nn.Conv2d(16, 16, 3, 1, 1, groups=4), self.norm(16))
@@ -31,15 +38,16 @@ class Mixed(nn.Module):
         self.after = self.norm(8)
 
     @staticmethod
-    def norm(channels):
+    def norm(channels: int) -> nn.BatchNorm2d:
         norm = nn.BatchNorm2d(channels, eps=1e-3)
+        assert norm.running_mean is not None and norm.running_var is not None
         norm.running_mean.normal_()
         norm.running_var.uniform_(0.5, 2)
         nn.init.normal_(norm.weight)
         nn.init.normal_(norm.bias)
         return norm
 
-    def forward(self, x):
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         x = self.stem(x)
         x = nn.functional.hardswish(x + self.grouped(x))
         y = self.depthwise(x) * self.gate(x)
@@ -47,11 +55,12 @@ class Mixed(nn.Module):
         return torch.tanh(self.after(self.up(z))), nn.functional.max_pool2d(z, 3, 2, 1)
 
 
-def run(source, lowered, database=None):
+def run(source: SourceModel, lowered: Any, database: Any = None) -> lowering.Compiled:
     compiled = lowering.compile_model(lowered, TARGET, database)
     inputs = source.random_inputs(1)
     machine = relax.VirtualMachine(compiled.executable, tvm.cpu())
     outputs = machine["main"](*map(tvm.runtime.tensor, inputs))
+    assert source.reference is not None
     wanted = source.reference(*inputs)
     assert len(outputs) == len(wanted)
     for got, want in zip(outputs, wanted, strict=True):
@@ -61,37 +70,37 @@ def run(source, lowered, database=None):
 
 
 @pytest.fixture(scope="module")
-def mixed():
+def mixed() -> Mix:
     torch.manual_seed(0)
     source = from_module("mixed", Mixed().eval(), (torch.randn(2, 3, 32, 32),))
     return source, lowering.lower(source.module, TARGET)
 
 
-def test_channels_last_gives_the_same_numbers(mixed):
+def test_channels_last_gives_the_same_numbers(mixed: Mix) -> None:
     compiled = run(*mixed)
     assert compiled.functions_with_record == 0
     assert len(compiled.missing) == compiled.functions
 
 
-def test_transposes_stay_at_the_borders(mixed):
+def test_transposes_stay_at_the_borders(mixed: Mix) -> None:
     names = [task.name for task in lowering.extract(mixed[1], INFO)]
     # The images come in, each of the outputs goes out, and the transposed convolution is NCHW.
     assert sum("transpose" in name.replace("conv2d_transpose", "") for name in names) <= 3
     assert not any("batch_norm" in name or "sqrt" in name for name in names)
 
 
-def test_convolutions_are_channels_last(mixed):
+def test_convolutions_are_channels_last(mixed: Mix) -> None:
     blocks = [task.module for task in lowering.extract(mixed[1], INFO) if "conv2d" in task.name]
     assert sum("conv2d_nhwc" in module for module in blocks) == 4
 
 
 @pytest.mark.parametrize("name", ["bert-tiny", "gemm-int8"])
-def test_zoo_numbers(name):
+def test_zoo_numbers(name: str) -> None:
     source = load_model(name)
     run(source, lowering.lower(source.module, TARGET))
 
 
-def test_arithmetic_fuses_into_matmuls():
+def test_arithmetic_fuses_into_matmuls() -> None:
     source = load_model("bert-tiny", ((2, 16),))
     tasks = lowering.extract(lowering.lower(source.module, TARGET), INFO)
     weights = {task.name: task.weight for task in tasks}
@@ -103,18 +112,18 @@ def test_arithmetic_fuses_into_matmuls():
 
 
 class Repeated(nn.Module):
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         self.layers = nn.ModuleList(nn.Linear(32, 32) for _ in range(3))
         self.last = nn.Linear(32, 8)
 
-    def forward(self, x):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
         for layer in self.layers:
             x = torch.relu(layer(x))
-        return self.last(x)
+        return torch.as_tensor(self.last(x))
 
 
-def test_weights_and_records():
+def test_weights_and_records() -> None:
     torch.manual_seed(0)
     source = from_module("repeated", Repeated().eval(), (torch.randn(4, 32),))
     lowered = lowering.lower(source.module, TARGET)
@@ -129,7 +138,7 @@ def test_weights_and_records():
     assert compiled.missing == [tasks[1].name]
 
 
-def test_every_task_of_a_model_can_get_its_record(mixed):
+def test_every_task_of_a_model_can_get_its_record(mixed: Mix) -> None:
     source, lowered = mixed
     database = ms.database.MemoryDatabase()
     for task in lowering.extract(lowered, INFO):
@@ -138,7 +147,7 @@ def test_every_task_of_a_model_can_get_its_record(mixed):
     assert compiled.functions_with_record == compiled.functions and not compiled.missing
 
 
-def record(database, task):
+def record(database: Any, task: Task) -> None:
     """Give the task a record whose schedule splits the first loop of its first block."""
     module = tvm.ir.load_json(task.module)
     schedule = tvm.s_tir.Schedule(module)

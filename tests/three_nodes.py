@@ -25,7 +25,7 @@ os.environ |= {
     "RAY_health_check_timeout_ms": "2000",
     "RAY_health_check_failure_threshold": "3",
 }
-_PATIENCE_S = 200.0
+_LIMIT_S = 200.0
 
 
 def main(state: Path, model: str, trials: int) -> dict[str, Any]:
@@ -49,7 +49,7 @@ def run(cluster: Any, slots: list[Any], state: Path, model: str, trials: int) ->
     from tlmd import config
     from tlmd.daemon.service import Service
 
-    flags = {"pipeline.chunk": 2, "pipeline.batch": 8, "train.steps": 2, "generate.over": 2}
+    flags = {"pipeline.chunk": 2, "pipeline.batch": 8, "train.steps": 2, "generate.oversample": 2}
     loaded = config.load(flags=flags)
     service = Service(state, loaded, Settings(loaded, state, cluster.address))
     service.start()
@@ -65,7 +65,7 @@ def run(cluster: Any, slots: list[Any], state: Path, model: str, trials: int) ->
         "recorded_when_killed": recorded,
         "nodes": len({s["node"] for s in service.snapshot["slots"]}),
         "tasks": [t["trials"] for t in service.detail(job_id)["tasks"]],
-        "lost": [e for e in service.trace.events if e["kind"] == "left"],
+        "lost": [e for e in service.event_log.events if e["kind"] == "left"],
     }
     records = measured(service.store.all_records())
     service.stop()
@@ -78,7 +78,7 @@ def run(cluster: Any, slots: list[Any], state: Path, model: str, trials: int) ->
 
 def in_flight(service: Any, node: str) -> int:
     slots = service.snapshot.get("slots", [])
-    measuring = len(slots) == 2 and any(e["kind"] == "measuring" for e in service.trace.events)
+    measuring = len(slots) == 2 and any(e["kind"] == "measuring" for e in service.event_log.events)
     return sum(s["in_flight"] for s in slots if s["node"] == node) if measuring else 0
 
 
@@ -87,7 +87,7 @@ def job_state(service: Any, job_id: str) -> str:
 
 
 def wait_for(condition: Any, what: str) -> Any:
-    deadline = time.monotonic() + _PATIENCE_S
+    deadline = time.monotonic() + _LIMIT_S
     while not (found := condition()):
         if time.monotonic() > deadline:
             raise SystemExit(f"no {what}")

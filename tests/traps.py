@@ -7,22 +7,39 @@ trace; nothing in the production code knows about it.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import tvm
 
-from tlmd.measure.client import Job, Measurer
-from tlmd.measure.protocol import Limits
+from tlmd.config import MeasureConfig
+from tlmd.measure.measurer import Measurer
 from tlmd.measure.verify import Argument, ReferenceStore
 from tlmd.space.target import resolve
-from tlmd.types import Candidate, Outcome, Status, Task
+from tlmd.types import MeasureInput, Outcome, Status, Task
 
 EMPTY = "[[],[]]"
 N = 128
 VECTOR = Argument((N,), "float32", reads=True, writes=False)
 TARGET = resolve("native", 1)
-LIMITS = Limits(build_s=20, run_s=2, baseline_s=2, budget_s=1, memory_bytes=1 << 30)
+CONFIG = MeasureConfig(
+    builders=2,
+    build_timeout=20,
+    run_timeout=2,
+    baseline_timeout=2,
+    budget=1,
+    memory_bytes=1 << 30,
+)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A program to measure, and its task."""
+
+    task: Task
+    input: MeasureInput
 
 
 def vector_module(value: str, extent: int = N) -> str:
@@ -82,23 +99,23 @@ def main(A: T.Buffer(({N},), "float32"), C: T.Buffer(({N},), "float32")):
 """)
 
 
-def job(name: str, module: str, trace: str = EMPTY, incumbent_s: float | None = None) -> Job:
+def trial(name: str, module: str, trace: str = EMPTY, incumbent_s: float | None = None) -> Trial:
     task = Task(name, name, 1, float(N), module, TARGET)
-    return Job(task, Candidate(name, 0, ()), trace, incumbent_s)
+    return Trial(task, MeasureInput(name, trace, incumbent_s))
 
 
-def healthy(name: str = "healthy") -> Job:
-    return job(name, vector_module("A[v] + T.float32(1)"))
+def healthy(name: str = "healthy") -> Trial:
+    return trial(name, vector_module("A[v] + T.float32(1)"))
 
 
-def gemm_job(name: str, trace: str = EMPTY, incumbent_s: float | None = None) -> Job:
+def gemm_trial(name: str, trace: str = EMPTY, incumbent_s: float | None = None) -> Trial:
     from tvm import te
 
     a, b = (te.placeholder((96, 96), name=n) for n in "ab")
     k = te.reduce_axis((0, 96), name="k")
     c = te.compute((96, 96), lambda i, j: te.sum(a[i, k] * b[k, j], axis=k), name="c")
     module = tvm.IRModule({"main": te.create_prim_func([a, b, c])})
-    return job(name, str(tvm.ir.save_json(module)), trace, incumbent_s)
+    return trial(name, str(tvm.ir.save_json(module)), trace, incumbent_s)
 
 
 def random_traces(module_json: str, count: int) -> list[str]:
@@ -150,9 +167,14 @@ TRAPS = {
 }
 
 
-def outcome_of(measurer: Measurer, one: Job) -> Outcome:
-    (((_, outcome),)) = list(measurer.measure([one]))
-    return outcome
+def outcome_of(measurer: Measurer, one: Trial) -> Outcome:
+    return measurer.submit(one.task, one.input).result()
+
+
+def outcomes_of(measurer: Measurer, trials: Sequence[Trial]) -> list[Outcome]:
+    """All of them are submitted at once."""
+    futures = [measurer.submit(one.task, one.input) for one in trials]
+    return [future.result() for future in futures]
 
 
 def put_reference(cache: Path, name: str, output: np.ndarray) -> None:

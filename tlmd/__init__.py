@@ -1,7 +1,7 @@
-"""tlmd makes deep-learning models fast on the hardware in front of it.
+"""tlmd makes deep-learning models fast on the machine on which it runs.
 
-`tune` does what ``tlmd tune`` does, from Python; `start` and `connect` give a `Daemon` that takes
-jobs. Importing tlmd loads neither TVM, torch nor Ray.
+`tune` is the Python form of the command ``tlmd tune``. `start` and `connect` return a `Daemon`,
+which takes jobs. Importing tlmd loads neither TVM, torch nor Ray.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tlmd.api import connect, start, tune
-    from tlmd.daemon.client import Daemon, Job
-    from tlmd.daemon.tune import TuneResult
+    from tlmd.client.connection import Daemon, Job
+    from tlmd.client.tune import TuneResult
 
 __version__ = "0.1.0"
 __all__ = ["Daemon", "Job", "TuneResult", "__version__", "connect", "start", "tune"]
@@ -19,9 +19,9 @@ _LAZY = {
     "tune": "tlmd.api",
     "start": "tlmd.api",
     "connect": "tlmd.api",
-    "Daemon": "tlmd.daemon.client",
-    "Job": "tlmd.daemon.client",
-    "TuneResult": "tlmd.daemon.tune",
+    "Daemon": "tlmd.client.connection",
+    "Job": "tlmd.client.connection",
+    "TuneResult": "tlmd.client.tune",
 }
 
 

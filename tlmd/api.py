@@ -1,4 +1,4 @@
-"""The Python interface: `tune`, and the daemon by `start` and `connect`."""
+"""The Python interface: `tune` runs one job, `start` and `connect` return a daemon."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from tlmd import config as configuration
 
 if TYPE_CHECKING:
-    from tlmd.daemon.client import Daemon
-    from tlmd.daemon.tune import TuneResult
+    from tlmd.client.connection import Daemon
+    from tlmd.client.tune import TuneResult
 
 Path_ = str | PathLike[str]
 
@@ -28,37 +28,42 @@ def tune(
     config: Path_ | None = None,
     **settings: Any,
 ) -> TuneResult:
-    """Tune `model` and return what ``tlmd tune`` writes.
+    """Tune `model` and return the results that ``tlmd tune`` writes.
 
-    `model` is a file (``.onnx``, ``.pt2``), ``package.module:factory`` or a zoo name;
-    `input_shape` one shape or one per input; `trials` are measurements per task; `time_budget`
-    bounds the measuring in seconds; `settings` are dotted keys of the configuration, such as
-    ``**{"measure.builders": 1}``. Raises `tlmd.errors.BadInput` and `tlmd.errors.Failed`.
+    `model` is a file (``.onnx``, ``.pt2``), ``package.module:factory`` or a name from the zoo.
+    `input_shape` is one shape, or one shape per input. `trials` is the number of measurements per
+    task. Measuring ends after `time_budget` seconds. `settings` are dotted keys of the
+    configuration, such as ``**{"measure.builders": 1}``.
+
+    Raises `tlmd.errors.BadInput` and `tlmd.errors.Failed`.
     """
     flags = {"tune.trials": trials, "tune.seed": seed, **settings}
     loaded = configuration.load(Path(config) if config else None, flags)
-    from tlmd.daemon import tune as tuning
-    from tlmd.daemon.client import as_shapes
+    from tlmd.client import tune as tuning
+    from tlmd.client.connection import as_shapes
+    from tlmd.client.tune_request import TuneRequest
+    from tlmd.types import ModelSpec
 
-    request = tuning.Request(
-        str(model),
-        as_shapes(input_shape),
-        target,
-        time_budget,
-        Path(out) if out else None,
-        _state_dir(state_dir),
-        Path(config) if config else None,
-        flags,
+    request = TuneRequest(
+        ModelSpec(str(model), as_shapes(input_shape)),
+        target=target,
+        time_budget=time_budget,
+        out=Path(out) if out else None,
+        state_dir=_state_dir(state_dir),
+        config=Path(config) if config else None,
+        flags=flags,
     )
     return tuning.run(request, loaded)
 
 
 def start(state_dir: Path_ | None = None, config: Path_ | None = None, **settings: Any) -> Daemon:
-    """Start a daemon in the background; it ends with `stop`, the ``with`` block or this process.
+    """Start a daemon in the background. It ends with `stop`, the ``with`` block or this process.
 
-    `config` is a TOML file, `settings` are dotted keys of it. The daemon is another process, so
-    this works in a script, in a notebook and in a thread. Raises `tlmd.errors.BadInput` and
-    `tlmd.errors.Failed`, also where a daemon runs on the state directory already (`connect` to it).
+    `config` is a TOML file; `settings` are dotted keys of it. The daemon is a separate process, so
+    `start` works in a script, in a notebook and in a thread.
+
+    Raises `tlmd.errors.BadInput` and `tlmd.errors.Failed`. `Failed` is also raised if a daemon
+    already runs on the state directory; use `connect` then.
 
         with tlmd.start() as daemon:
             job = daemon.submit("resnet18", trials=16)
@@ -66,21 +71,21 @@ def start(state_dir: Path_ | None = None, config: Path_ | None = None, **setting
             result = job.export("out")
     """
     configuration.load(Path(config) if config else None, settings)
-    from tlmd.daemon import lifecycle
+    from tlmd.client import lifecycle
 
     return lifecycle.start(
-        _state_dir(state_dir), Path(config) if config else None, settings, bond="owned"
+        _state_dir(state_dir), Path(config) if config else None, settings, ownership="owned"
     )
 
 
 def connect(state_dir: Path_ | None = None) -> Daemon:
-    """The daemon that runs on a state directory. Raises `tlmd.errors.NoDaemon`."""
-    from tlmd.daemon import lifecycle
+    """Return the daemon that runs on a state directory. Raises `tlmd.errors.NoDaemon`."""
+    from tlmd.client import lifecycle
 
     return lifecycle.connect(_state_dir(state_dir))
 
 
 def _state_dir(given: Path_ | None) -> Path:
-    from tlmd.daemon.state import default_state_dir
+    from tlmd.state_dir import default_state_dir
 
     return Path(given) if given else default_state_dir()

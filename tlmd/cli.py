@@ -1,46 +1,58 @@
-"""The `tlmd` command. Nothing heavy is imported before a command needs it."""
+"""The `tlmd` command. Heavy packages are imported only by the commands that need them."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import logging
 import os
-import re
 import sys
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
 from tlmd import __version__
-from tlmd.daemon import commands as daemon
+from tlmd.children import VERBOSE
+from tlmd.client import arguments
+from tlmd.client import commands as client_commands
 from tlmd.errors import BadInput, Interrupted, TlmdError
 
-_UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}
 _EPILOG = """\
 MODEL is file.onnx, file.pt2, package.module:factory, or a name from 'tlmd zoo'.
 Exit codes: 0 done, 1 failed, 2 usage or bad input, 3 no daemon.
 """
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; the exit code. Errors that tlmd raises on purpose are one line each."""
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code. A `TlmdError` is printed as one line."""
     try:
-        options = _parser().parse_args(arguments)
+        options = _parser().parse_args(argv)
+        if getattr(options, "verbose", False):
+            _log_everything()
         return int(options.run(options))
     except TlmdError as error:
+        if os.environ.get(VERBOSE):
+            traceback.print_exc()
         print(f"tlmd: {error}", file=sys.stderr)
         return error.exit_code
     except (KeyboardInterrupt, Interrupted):
         print("tlmd: interrupted; what was measured is kept", file=sys.stderr)
         return 1
     except BrokenPipeError:
-        # The reader of our output is gone (`tlmd zoo | head`); there is nobody to tell.
+        # The program that reads our output has ended (`tlmd zoo | head`): print no more.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
 
 
+def _log_everything() -> None:
+    """``--verbose``: this process and those that it starts log every step."""
+    os.environ[VERBOSE] = "1"
+    logging.basicConfig(level=logging.DEBUG, format="%(asctime)s %(name)s %(message)s")
+
+
 class _Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line, as everything else does; commands are parsers like it."""
+    """Reports a wrong flag in one line. The parsers of the commands are of this class too."""
 
     def error(self, message: str) -> NoReturn:
         raise BadInput(f"{message}; see `{self.prog} --help`")
@@ -49,52 +61,68 @@ class _Parser(argparse.ArgumentParser):
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="tlmd",
-        description="Make deep-learning models fast on the hardware in front of you.",
+        description="Make deep-learning models fast on this machine.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"tlmd {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     _add_tune(commands)
-    daemon.add(commands, _common, _job)
+    client_commands.add(commands, _common, _job)
+    _add_serve(commands)
     _add_records(commands)
+    _add_measure(commands)
     _add_zoo(commands)
     _add_doctor(commands)
     return parser
 
 
 def _common(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--state-dir", type=Path, metavar="DIR", help="where records are kept")
+    """Add the options that all commands have."""
+    parser.add_argument(
+        "--state-dir", type=Path, metavar="DIR", help="folder of the records and jobs"
+    )
     parser.add_argument("--config", type=Path, metavar="FILE", help="TOML configuration")
     parser.add_argument("--json", action="store_true", help="print JSON instead of text")
+    parser.add_argument(
+        "-v",
+        "--verbose",
+        action="store_true",
+        help="log every step; show the output of libraries and where errors come from",
+    )
 
 
 def _job(parser: argparse.ArgumentParser) -> None:
-    """What describes a job."""
+    """Add the options that describe a job."""
     parser.add_argument("model", metavar="MODEL")
     parser.add_argument(
         "--input-shape",
         action="append",
-        type=_shape,
+        type=arguments.shape,
         metavar="1,3,224,224",
-        help="input shape; once per input",
+        help="input shape; give it once per input",
     )
     parser.add_argument("--target", default="native", help="'native' or a TVM target as JSON")
-    parser.add_argument("--trials", type=_positive, help="measurements per task (default 16)")
     parser.add_argument(
-        "--time-budget", type=_duration, metavar="10m", help="end measuring after this time"
+        "--trials", type=arguments.positive, help="measurements per task (default 16)"
+    )
+    parser.add_argument(
+        "--time-budget",
+        type=arguments.duration,
+        metavar="10m",
+        help="stop measuring after this time",
     )
 
 
 def _add_tune(commands: Any) -> None:
     tune = commands.add_parser(
         "tune",
-        help="tune one model from end to end",
+        help="tune one model and export the result",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     _job(tune)
-    tune.add_argument("--out", type=Path, metavar="DIR", help="write model, records, report here")
+    tune.add_argument("--out", type=Path, metavar="DIR", help="folder for model, records, report")
     tune.add_argument("--seed", type=int)
     _common(tune)
     tune.set_defaults(run=_tune)
@@ -105,48 +133,77 @@ def _tune(options: argparse.Namespace) -> int:
 
     flags = {"tune.trials": options.trials, "tune.seed": options.seed}
     config = configuration.load(options.config, flags)
-    from tlmd.daemon import terminal
+    from tlmd.client import terminal
+    from tlmd.client.tune_request import TuneRequest
+    from tlmd.state_dir import default_state_dir
+    from tlmd.types import ModelSpec
 
     shapes = tuple(options.input_shape) if options.input_shape else None
-    return terminal.tune(
-        options.model,
-        shapes,
-        options.target,
-        options.time_budget,
-        options.out,
-        options.state_dir,
-        config,
-        options.config,
-        {key: value for key, value in flags.items() if value is not None},
-        as_json=options.json,
+    request = TuneRequest(
+        ModelSpec(options.model, shapes),
+        target=options.target,
+        time_budget=options.time_budget,
+        out=options.out,
+        state_dir=options.state_dir or default_state_dir(),
+        config=options.config,
+        flags={key: value for key, value in flags.items() if value is not None},
     )
+    return terminal.tune(request, config, as_json=options.json)
+
+
+def _add_serve(commands: Any) -> None:
+    serve = commands.add_parser("serve", help="run the daemon in the foreground")
+    serve.add_argument("--address", default="", help="join a Ray cluster, such as 'auto'")
+    serve.add_argument("--ownership", default="", help=argparse.SUPPRESS)
+    _common(serve)
+    serve.set_defaults(run=_serve)
+
+
+def _serve(options: argparse.Namespace) -> int:
+    from tlmd import config as configuration
+
+    config = configuration.load(options.config)
+    from tlmd.daemon.serve import serve
+    from tlmd.state_dir import default_state_dir
+
+    state_dir = Path(options.state_dir or default_state_dir()).absolute()
+    return serve(state_dir, config, options.address, options.ownership)
 
 
 def _add_records(commands: Any) -> None:
-    records = commands.add_parser("records", help="import and export what was measured")
+    records = commands.add_parser("records", help="list, import and export measured records")
     actions = records.add_subparsers(metavar="ACTION", required=True, dest="action")
     kind = "a directory with a MetaSchedule database, or a data set file .msgpack[.gz]"
-    for name, text in (("import", "add records to the store"), ("export", "write them out")):
+    for name, text in (
+        ("import", "add records to the store"),
+        ("export", "write records of the store to PATH"),
+    ):
         action = actions.add_parser(name, help=text)
         action.add_argument("path", metavar="PATH", type=Path, help=kind)
         if name == "import":
-            action.add_argument("--target", default="native", help="what the records are of")
+            action.add_argument("--target", default="native", help="target of the records")
         _common(action)
         action.set_defaults(run=_records)
+    listing = actions.add_parser("list", help="show the newest records and their ids")
+    listing.add_argument("--failed", action="store_true", help="only candidates that failed")
+    listing.add_argument("--task", default="", metavar="NAME", help="only of this task")
+    listing.add_argument("-n", type=arguments.positive, default=20, metavar="COUNT")
+    _common(listing)
+    listing.set_defaults(run=_list_records)
 
 
 def _records(options: argparse.Namespace) -> int:
     from tlmd import config as configuration
 
     config = configuration.load(options.config)
-    from tlmd.daemon.silence import silenced
-    from tlmd.daemon.state import default_state_dir, make_state_dir
+    from tlmd.client.output_capture import captured_output
     from tlmd.measure.cores import plan_cores
+    from tlmd.state_dir import default_state_dir, make_state_dir
 
     cores = plan_cores(run=config.measure.run_cores or None)
     state = make_state_dir(options.state_dir or default_state_dir())
-    with silenced(state / "logs" / "records.log"):
-        from tlmd.daemon import interchange
+    with captured_output(state / "logs" / "records.log"):
+        from tlmd.client import interchange
 
         if options.action == "import":
             counts = interchange.import_records(options.path, options.target, len(cores.run), state)
@@ -158,6 +215,46 @@ def _records(options: argparse.Namespace) -> int:
     skipped = f", {counts['skipped']} skipped" if counts.get("skipped") else ""
     print(f"{options.action}ed {counts['records']} records of {counts['tasks']} tasks{skipped}")
     return 0
+
+
+def _list_records(options: argparse.Namespace) -> int:
+    from tlmd.client import record_list
+    from tlmd.state_dir import default_state_dir
+
+    state = options.state_dir or default_state_dir()
+    rows = record_list.newest_records(state, options.n, options.failed, options.task)
+    print(json.dumps(rows, indent=1) if options.json else record_list.text(rows))
+    return 0
+
+
+def _add_measure(commands: Any) -> None:
+    measure = commands.add_parser(
+        "measure", help="measure one recorded candidate alone and print its schedule"
+    )
+    measure.add_argument("record", metavar="RECORD", help="the id that `tlmd records list` shows")
+    _common(measure)
+    measure.set_defaults(run=_measure)
+
+
+def _measure(options: argparse.Namespace) -> int:
+    from tlmd import config as configuration
+
+    config = configuration.load(options.config)
+    from tlmd.client.output_capture import captured_output
+    from tlmd.state_dir import default_state_dir
+
+    state = Path(options.state_dir or default_state_dir()).absolute()
+    if not (state / "records.sqlite").exists():
+        raise BadInput(f"{state} holds no records; `tlmd tune` measures some")
+    with captured_output(state / "logs" / "measure.log"):
+        from tlmd.client.measure_record import measure_record
+
+        measured = measure_record(state, options.record, config)
+    if options.json:
+        print(json.dumps(measured.document(), indent=1))
+    else:
+        print(measured.text(options.verbose))
+    return 0 if measured.outcome.ok else 1
 
 
 def _add_zoo(commands: Any) -> None:
@@ -192,32 +289,9 @@ def _doctor(options: argparse.Namespace) -> int:
     from tlmd import config as configuration
 
     config = configuration.load(options.config)
-    from tlmd.daemon import doctor
+    from tlmd.client import doctor
 
     return doctor.run(options.state_dir, config, as_json=options.json)
-
-
-def _shape(text: str) -> tuple[int, ...]:
-    try:
-        shape = tuple(int(part) for part in text.split(","))
-    except ValueError:
-        shape = ()
-    if not shape or min(shape) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a shape such as 1,3,224,224")
-    return shape
-
-
-def _positive(text: str) -> int:
-    if not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of at least 1")
-    return int(text)
-
-
-def _duration(text: str) -> float:
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text)
-    if not match or float(match[1]) <= 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a time such as 90s, 10m or 2h")
-    return float(match[1]) * _UNITS[match[2]]
 
 
 if __name__ == "__main__":

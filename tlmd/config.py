@@ -23,6 +23,14 @@ SHIPPED = Path(__file__).parent / "pretrained"
 _PREFIX = "TLMD_"
 # Set by other parts of tlmd for their own processes; not configuration.
 _RESERVED = {"TLMD_STATE_DIR"}
+# Keys of tlmd 0.1 that have another name now; files that use them still work.
+RENAMED = {
+    "measure.lend": "measure.build_on_run_cores",
+    "generate.over": "generate.oversample",
+    "generate.least": "generate.oversample_min",
+    "generate.most": "generate.oversample_max",
+    "pipeline.turn": "pipeline.per_task",
+}
 
 
 class _Section(BaseModel):
@@ -30,106 +38,161 @@ class _Section(BaseModel):
 
 
 class MeasureConfig(_Section):
-    """Building and timing. Times are seconds, sizes bytes.
-
-    This machine has `slots` of `run_cores` cores each (0: half of the machine, shared among them).
-    With `lend`, candidates are built on the run cores too while nothing is timed there. `cache` is
-    ``cold`` where the model's weights are evicted before every timed run, as the other layers do
-    it in a model, or ``hot`` where they stay (``python -m benchmarks.prediction`` compares them).
-    """
+    """Building and timing candidates."""
 
     slots: int = Field(1, ge=1)
+    """Slots of this machine. Each slot times one program at a time."""
+
     run_cores: int = Field(0, ge=0)
+    """Cores of each slot. 0: all slots together get half of the machine's cores."""
+
     builders: int = Field(3, ge=1)
+    """Candidates of a slot that are built or timed at the same time. Only one of them is timed."""
+
+    build_on_run_cores: bool = True
+    """Build on the slot's cores too, as long as nothing is timed there."""
+
     repeats: int = Field(7, ge=1)
-    build_timeout: float = Field(30.0, gt=0)
-    run_timeout: float = Field(20.0, gt=0)
-    baseline_timeout: float = Field(120.0, gt=0)
-    budget: float = Field(1.5, gt=0)
-    memory_bytes: int = Field(4 << 30, ge=0)
-    lend: bool = True
+    """Timed repeats of a candidate. One that is clearly slower than the best gets fewer, one that
+    may be the best gets more."""
+
     cache: Literal["cold", "hot"] = "cold"
+    """``cold``: the model's weights are evicted from the caches before every timed run, because the
+    other layers of a model evict them too. ``hot``: they stay. ``python -m benchmarks.prediction``
+    compares both."""
+
+    build_timeout: float = Field(30.0, gt=0)
+    """Seconds for building one candidate."""
+
+    run_timeout: float = Field(20.0, gt=0)
+    """Seconds for running and checking one candidate, after it got the slot."""
+
+    baseline_timeout: float = Field(120.0, gt=0)
+    """The same for the unscheduled program of a task, which is slow."""
+
+    budget: float = Field(1.5, gt=0)
+    """Seconds for the timed repeats of one candidate."""
+
+    memory_bytes: int = Field(4 << 30, ge=0)
+    """Address space of a candidate's process, on top of the server's own. 0: no limit."""
+
+    reference_bytes: int = Field(4 << 30, ge=0)
+    """Disk space for the reference outputs of all tasks. The oldest are removed first."""
 
 
 class GenerateConfig(_Section):
-    """Writing candidates. An empty checkpoint is the one that ships.
-
-    For each candidate that is measured `over` are written and ranked; between `least` and `most`
-    when the generators have too little or too much time. Of them `refined` (a share) are neighbours
-    of the best `incumbents`, `uniform` are random, the rest is the TLM's; of those that are kept
-    `explore` are not the ranker's choice.
-    """
+    """Writing candidates."""
 
     checkpoint: str = ""
-    over: int = Field(8, ge=1)
-    least: int = Field(3, ge=1)
-    most: int = Field(16, ge=1)
+    """Folder of TLM-base. Empty: the checkpoint that ships with tlmd."""
+
+    oversample: int = Field(8, ge=1)
+    """Candidates that are written for each one that is measured; the cost model picks. While a job
+    runs, the number changes between `oversample_min` and `oversample_max`: it falls when slots wait
+    for candidates and rises when they do not."""
+
+    oversample_min: int = Field(3, ge=1)
+    oversample_max: int = Field(16, ge=1)
+
     refined: float = Field(0.5, ge=0, le=1)
-    uniform: float = Field(0.2, ge=0, le=1)
-    explore: float = Field(0.12, ge=0, le=1)
+    """Share of the written candidates that are small changes of the best programs so far."""
+
     incumbents: int = Field(3, ge=1)
+    """How many of the best programs are changed in this way."""
+
+    uniform: float = Field(0.2, ge=0, le=1)
+    """Share of the written candidates that are drawn at random. The TLM writes the rest."""
+
+    explore: float = Field(0.12, ge=0, le=1)
+    """Share of the measured candidates that are drawn at random from those that were written."""
+
     temperature: float = Field(1.0, gt=0)
+    """Sampling temperature of the TLM."""
 
 
 class TuneConfig(_Section):
-    """One job: measurements per task."""
+    """One job."""
 
     trials: int = Field(16, ge=1)
+    """Measurements per task."""
+
     seed: int = 0
 
 
 class PipelineConfig(_Section):
-    """The i+2 pipeline: `batch` candidates per step and slot, in turns of `turn` per task.
-
-    `strict` follows the paper's table to the letter: measuring waits for training. A campaign has
-    converged when it gains less than `gain` (a share) over `window` measured candidates.
-    """
+    """The i+2 pipeline."""
 
     batch: int = Field(32, ge=1)
-    turn: int = Field(8, ge=1)
+    """Candidates per batch and slot."""
+
+    per_task: int = Field(8, ge=1)
+    """Candidates of one task in a batch, at most."""
+
     chunk: int = Field(4, ge=1)
+    """Candidates that are sent to a slot in one order."""
+
     depth: int = Field(2, ge=1)
+    """Orders that a slot holds at the same time, so that it never waits for the daemon."""
+
     strict: bool = False
+    """Follow the table of the paper exactly: measuring waits for training."""
+
     window: int = Field(20_000, ge=1)
+    """A campaign has converged when this many measured candidates ..."""
+
     gain: float = Field(0.01, gt=0, lt=1)
+    """... improved the weighted sum of the best times by less than this share."""
 
 
 class TrainConfig(_Section):
-    """Fine-tuning on what was measured, every step of the pipeline.
-
-    `policy` chooses the demonstrations (best, top, quality), `start` where each round begins
-    (base: TLM-base, as in the paper; latest). A round takes `steps` optimiser steps; it may be cut
-    short for the next batch after `seconds`. 0 threads: all cores that no slot owns but one.
-    """
+    """Fine-tuning on what was measured, in every step of the pipeline."""
 
     enabled: bool = True
+
     policy: Literal["best", "top", "quality"] = "quality"
+    """Which records become demonstrations (`tlmd.learn.demonstrations`)."""
+
     start: Literal["base", "latest"] = "base"
+    """``base``: each round starts from TLM-base, as in the paper. ``latest``: from the newest."""
+
     steps: int = Field(60, ge=0)
-    learning_rate: float = Field(3e-4, gt=0)
-    rounds: int = Field(20, ge=0)
+    """Optimiser steps of one round."""
+
     seconds: float = Field(20.0, ge=0)
+    """A round may be stopped early for the next batch, but not before this many seconds."""
+
+    learning_rate: float = Field(3e-4, gt=0)
+
+    rounds: int = Field(20, ge=0)
+    """New trees of the cost model in one round."""
+
     threads: int = Field(0, ge=0)
+    """0: all cores that belong to no slot, but one."""
+
     niceness: int = Field(5, ge=0, le=19)
 
 
 class RegistryConfig(_Section):
-    """Checkpoints: the last `keep` and all promoted ones stay; what the gate tolerates.
-
-    A new checkpoint may be worse on held-out demonstrations by `tolerated_nats` per decision, and
-    by `tolerated_legal` (a share) in how often it would stay legal without a mask.
-    """
+    """Checkpoints: which are kept, and when a new one is refused."""
 
     keep: int = Field(5, ge=1)
+    """The newest versions that are kept. Promoted versions are always kept."""
+
     tolerated_nats: float = Field(0.1, ge=0)
+    """How much higher the loss on held-out demonstrations may be, in nats per decision."""
+
     tolerated_legal: float = Field(0.02, ge=0)
+    """By which share fewer of the network's first choices may be legal."""
 
 
 class DaemonConfig(_Section):
-    """The service: a port on loopback (0: any free one), generators (0: by the cores there are)."""
+    """The service."""
 
     port: int = Field(0, ge=0, le=65535)
+    """Port on loopback. 0: any free one."""
+
     generators: int = Field(0, ge=0)
+    """Generator actors. 0: as many as the cores allow."""
 
 
 class Config(_Section):
@@ -160,6 +223,7 @@ def load(
     for key, value in (flags or {}).items():
         if value is not None:
             _put(tree, key.split("."), value)
+    _rename(tree)
     try:
         return Config.model_validate(tree)
     except ValidationError as error:
@@ -181,6 +245,15 @@ def _put(tree: dict[str, Any], keys: list[str], value: Any) -> None:
         if not isinstance(tree, dict):
             raise BadInput(f"configuration key {'.'.join(keys)!r} is not a section")
     tree[keys[-1]] = value
+
+
+def _rename(tree: dict[str, Any]) -> None:
+    """Move values of old keys to their new names; a value under the new name wins."""
+    for old, new in RENAMED.items():
+        section, _, key = old.partition(".")
+        values = tree.get(section)
+        if isinstance(values, dict) and key in values:
+            values.setdefault(new.partition(".")[2], values.pop(key))
 
 
 def _explain(error: ValidationError, path: Path | None) -> str:

@@ -1,13 +1,16 @@
-"""The errors a user sees, each with the exit code of the command line.
+"""The errors that a user sees, each with its exit code of the command line.
 
-Everything else that escapes is a bug and keeps its traceback.
+Any other exception that reaches the user is a bug; tlmd prints it with its traceback.
 """
 
 from __future__ import annotations
 
 
 class TlmdError(Exception):
-    """Base of all errors tlmd raises on purpose; the message is one line: cause, then mend."""
+    """Base class of all errors that tlmd raises on purpose.
+
+    The message is one line: the cause, then what the user can do.
+    """
 
     exit_code = 1
 
@@ -19,14 +22,14 @@ class BadInput(TlmdError):
 
 
 class Failed(TlmdError):
-    """The work itself failed: nothing measured, a record not applied, a full disk (exit code 1)."""
+    """The work failed, for example because the disk is full or no record applies (exit code 1)."""
 
 
 class Interrupted(BaseException):
-    """SIGINT or SIGTERM asked the command to end.
+    """The command received SIGINT or SIGTERM and has to end.
 
-    Not `KeyboardInterrupt`: where that passes through code made by `exec`, Python ends the process
-    by a signal in spite of every handler.
+    tlmd does not raise `KeyboardInterrupt` here: when that passes through code that was made by
+    `exec`, Python ends the process by a signal and ignores all handlers.
     """
 
 

@@ -19,80 +19,46 @@ Shapes = tuple[tuple[int, ...], ...]
 
 
 class Status(enum.StrEnum):
-    """What became of one candidate."""
+    """How the measurement of a candidate ended. CONTRIBUTING says where each is decided."""
 
     OK = "ok"
-    INVALID = "invalid"  # a postprocessor of the space refused it; never built
+    INVALID = "invalid"
+    """TVM cannot apply a decision, changes it, or a postprocessor refuses it. Never built."""
     BUILD_ERROR = "build_error"
+    """TVM or LLVM cannot compile or link the program."""
     RUN_ERROR = "run_error"
-    CRASH = "crash"  # the child died of a signal
+    """The program raised an error or ended its process."""
+    CRASH = "crash"
+    """A signal ended the child, or its server or slot died with it more than once."""
     TIMEOUT = "timeout"
+    """The child was killed after its time limit."""
     OUT_OF_MEMORY = "out_of_memory"
     WRONG_OUTPUT = "wrong_output"
+    """The outputs differ from those of the unscheduled program."""
 
 
-class SlotKind(enum.StrEnum):
-    """What kind of instruction a decision belongs to."""
+class JobState(enum.StrEnum):
+    """The states of a job, from its submission to its end."""
 
-    TILE = "tile"
-    PARTITION = "partition"
-    CATEGORY = "category"
-    LOCATION = "location"
-    PARALLEL = "parallel"
+    PREPARING = "preparing"  # its model is being lowered to tasks
+    RUNNING = "running"
+    DONE = "done"
+    CANCELLED = "cancelled"
+    FAILED = "failed"
 
-
-@dataclass(frozen=True, slots=True)
-class Slot:
-    """One open decision of a sketch.
-
-    ``inst`` is the index of the instruction in the trace. For tiles ``extent`` is the loop extent,
-    ``arity`` the number of factors and ``limit`` the largest innermost factor (0: none); for
-    categories and parallel extents ``options`` are the values to choose from, in the order of their
-    indices; a location's options depend on earlier decisions and are asked of the space.
-    ``partition`` is ``(position, factor)`` of a partitioned tile: the product of the factors from
-    that position on is a multiple of the factor. ``block`` and ``iterator`` say what is decided
-    about: the block's index in the computation (-1: made by the sketch) and its iterator.
-
-    Example: ``Slot(SlotKind.TILE, inst=11, extent=128, arity=4, limit=64, block=0, iterator=1)``.
-    """
-
-    kind: SlotKind
-    inst: int
-    extent: int = 0
-    arity: int = 1
-    limit: int = 0
-    options: tuple[int, ...] = ()
-    partition: tuple[int, int] = (0, 1)
-    block: int = -1
-    iterator: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Sketch:
-    """One design space of a task: its open decisions and how it is built, in words.
-
-    ``steps`` are the words of the language that tell sketches of one task apart, such as
-    ``("inline", "block1", "tile:SSRSRS", "block0")``.
-
-    Example: ``Sketch(index=0, slots=(...), steps=("tile:SSRSRS", "block0"))``.
-    """
-
-    index: int
-    slots: tuple[Slot, ...]
-    steps: tuple[str, ...] = ()
+    @property
+    def is_finished(self) -> bool:
+        return self in (JobState.DONE, JobState.CANCELLED, JobState.FAILED)
 
 
 Decision = tuple[int, ...]
 NOISY_WEIGHT = 0.3
-"""What a noisy time counts in training."""
+"""Weight of a noisy time in training."""
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A task with one sketch and all its decisions, one tuple of integers per slot.
-
-    A tile's decision lists all factors, outermost first; a category's is the index; a location's is
-    the loop index (-1 root, -2 inline); a parallel extent's is the extent itself.
+    """A task with one sketch and all its decisions.
 
     Example: ``Candidate("t1f0", 0, ((1, 1, 128, 1), (2, 32, 2, 1), (64, 8), (1,), (16,)))``.
     """
@@ -100,6 +66,8 @@ class Candidate:
     task_id: str
     sketch: int
     decisions: tuple[Decision, ...]
+    """One tuple per open decision. Tile: all factors, outermost first. Category: the index.
+    Location: the loop index (-1 root, -2 inline). Parallel extent: the extent."""
 
     @functools.cached_property
     def id(self) -> str:
@@ -108,17 +76,31 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True)
-class TargetInfo:
-    """A TVM target plus the hardware facts that the language model is told.
+class ModelSpec:
+    """What a user names as a model, with everything that loading it depends on.
 
-    ``spec`` is the TVM target as JSON; ``fingerprint`` tells machines apart whose times must not be
-    mixed. Cache sizes are bytes, ``peak_gflops`` is 0 where it has not been measured.
+    The model is loaded in several processes: to lower it, and again to time the original. All of
+    them get the whole spec, so a new option of a frontend is one more field here.
+
+    Example: ``ModelSpec("resnet18", ((4, 3, 224, 224),))``.
+    """
+
+    name: str
+    """A file, ``package.module:factory`` or a name of the zoo."""
+    input_shapes: Shapes | None = None
+    """One shape per input; None: the model's own."""
+
+
+@dataclass(frozen=True, slots=True)
+class TargetInfo:
+    """A TVM target plus the hardware facts that the language model reads.
 
     Example: ``TargetInfo('{"kind":"llvm","mcpu":"znver4","num-cores":1}', "cpu", "x86_64",
     "avx512", 512, 1, 32768, 1048576, 33554432, "9c1d...")``.
     """
 
     spec: str
+    """The TVM target as JSON."""
     device: str
     arch: str
     isa: str
@@ -128,65 +110,95 @@ class TargetInfo:
     l2_bytes: int
     l3_bytes: int
     fingerprint: str
+    """Hash of the hardware. Times with different fingerprints must not be mixed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
     """One fused subgraph for one target: the unit that is tuned.
 
-    ``id`` is a content hash of the computation (names do not matter), ``module`` the TensorIR
-    module as TVM's JSON with one function ``main``, ``weight`` how often the model runs it,
-    ``constants`` which of its arguments are the model's weights (indices), where that is known.
-
     Example: ``Task("t1f0...", "fused_matmul_add", 8, 33_554_432, '{"root_index": ...}', target)``.
     """
 
     id: str
+    """Content hash of the computation; names do not matter."""
     name: str
     weight: int
+    """How often the model runs the task."""
     flops: float
     module: str
+    """The TensorIR module with one function ``main``, as TVM's JSON."""
     target: TargetInfo
     constants: tuple[int, ...] = ()
+    """Indices of the arguments that are weights of the model, where they are known."""
 
     @property
     def key(self) -> tuple[str, str]:
-        """Id and fingerprint: what is known of a task holds on one kind of machine."""
+        """Id and fingerprint: what is measured for a task is valid on one kind of machine."""
         return self.id, self.target.fingerprint
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """A candidate that a generator has written and picked for measuring.
+
+    Example: ``Proposal(candidate, "[[...], [...]]", "77ab...", version=2, score=0.4,
+    picked_by=2)``.
+    """
+
+    candidate: Candidate
+    trace: str
+    """JSON text of ``[instructions, decisions]``, without the postprocessors."""
+    module_hash: str
+    version: int
+    """The checkpoint that wrote the candidate; -1: refinement or a random draw."""
+    score: float = 0.0
+    """The cost model's score."""
+    picked_by: int = 0
+    """The checkpoint whose cost model picked it."""
+    features: bytes = b""
+    """Features that the cost model read, float16."""
+
+
+@dataclass(frozen=True, slots=True)
+class MeasureInput:
+    """What a slot needs to measure one candidate.
+
+    Example: ``MeasureInput("f00d...", "[[...], [...]]", incumbent_s=1.6e-3)``.
+    """
+
+    candidate_id: str
+    trace: str
+    """JSON text of ``[instructions, decisions]``, without the postprocessors."""
+    incumbent_s: float | None = None
+    """Drift-corrected seconds of the task's best program so far, if there is one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Timing:
     """How long the stages of measuring one candidate took, in seconds.
 
-    ``start`` is from the fork to the child's first line, ``schedule`` and ``build`` make its
-    program (TVM's passes and LLVM), ``allocate`` its arguments, ``wait`` is for the slot and
-    ``report`` from its last word to the server's having noted it.
-
     Example: ``Timing(start=0.005, schedule=0.003, build=0.09, wait=0.0, run=0.04, check=0.001)``.
     """
 
     start: float = 0.0
+    """From the fork to the child's first line."""
     schedule: float = 0.0
     build: float = 0.0
+    """TVM's passes and LLVM."""
     wait: float = 0.0
+    """Waiting for the slot."""
     run: float = 0.0
     check: float = 0.0
     allocate: float = 0.0
+    """Making the arguments."""
     report: float = 0.0
+    """From the child's message to its arrival at the server."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What measuring gave: every sample, or the reason it failed.
-
-    ``samples`` are seconds per run as clocked, one per repeat; ``drift`` is the reference kernel's
-    time around them over its time when the server started (1.0: the machine's speed has not
-    changed). ``estimate`` is the drift-corrected time that they tell, and with 95 % confidence the
-    true one lies in ``low .. high`` (`tlmd.measure.noise`); ``noisy`` says that this is wide, or
-    that the machine's speed changed meanwhile. ``raced``: timed against other finalists in
-    interleaved rounds. ``max_abs_err`` compares the outputs with the unscheduled program's.
-    ``energy_j`` is joules per run where the machine tells.
+    """The result of measuring a candidate: every sample, or the reason why it failed.
 
     Example: ``Outcome(Status.OK, samples=(1.61e-3, 1.60e-3), estimate=1.59e-3, low=1.56e-3,
     high=1.61e-3, verified=True, max_abs_err=2e-6)``.
@@ -194,17 +206,26 @@ class Outcome:
 
     status: Status
     samples: tuple[float, ...] = ()
+    """Clocked seconds per run, one per repeat."""
     detail: str = ""
     drift: float = 1.0
+    """Time of the reference kernel around the samples over its time when the server started."""
     noisy: bool = False
+    """The interval is wide, or the machine's speed changed during the measurement."""
     verified: bool = False
+    """The outputs matched those of the unscheduled program."""
     max_abs_err: float | None = None
+    """Largest difference from the outputs of the unscheduled program."""
     energy_j: float | None = None
+    """Joules per run, where the machine shows them."""
     timing: Timing = field(default_factory=Timing)
     estimate: float = 0.0
+    """Drift-corrected seconds (`tlmd.measure.noise`)."""
     low: float = 0.0
     high: float = 0.0
-    raced: bool = False
+    """The true time is between ``low`` and ``high`` with 95 % confidence."""
+    compared: bool = False
+    """Timed in a finalist comparison, in interleaved rounds with other finalists."""
 
     @property
     def ok(self) -> bool:
@@ -219,18 +240,13 @@ class Outcome:
 
     @property
     def weight(self) -> float:
-        """How much a model that learns from it should believe it, 0 to 1."""
+        """Weight of the time in training, 0 to 1."""
         return NOISY_WEIGHT if self.noisy else 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A measured candidate with its provenance.
-
-    ``version`` is the checkpoint that wrote the candidate (-1: a search step or an import),
-    ``module_hash`` the hash of the final module (equal modules are never built twice),
-    ``created`` seconds since the epoch, ``lag`` how many versions newer than the writer there were
-    when it was measured. ``features`` are the ranker's, as float16; empty where nobody kept them.
+    """A measured candidate and where it comes from.
 
     Example: ``Record(candidate, outcome, version=0, batch=3, fingerprint="9c1d")``.
     """
@@ -238,85 +254,45 @@ class Record:
     candidate: Candidate
     outcome: Outcome
     version: int = 0
+    """The checkpoint that wrote the candidate; -1: refinement, a random draw or an import."""
     batch: int = 0
+    """The batch it was measured in; -1: imported."""
     fingerprint: str = ""
     module_hash: str = ""
+    """Hash of the final module. Equal modules are not built twice."""
     created: float = 0.0
+    """Seconds since the epoch."""
     lag: int = 0
+    """How many newer versions there were when it was measured."""
     features: bytes = b""
-
-
-@dataclass(frozen=True, slots=True)
-class Proposal:
-    """A candidate worth measuring, as a generator wrote it.
-
-    ``trace`` is the JSON text of ``[instructions, decisions]`` before the postprocessors, ``score``
-    the ranker's, ``version`` the checkpoint that wrote it (-1: local refinement) and ``ranked`` the
-    checkpoint whose ranker picked it; ``features`` are what it looked at, as float16.
-
-    Example: ``Proposal(candidate, "[[...], [...]]", "77ab...", version=2, score=0.4, ranked=2)``.
-    """
-
-    candidate: Candidate
-    trace: str
-    module_hash: str
-    version: int
-    score: float = 0.0
-    ranked: int = 0
-    features: bytes = b""
+    """Features that the cost model read, float16; empty where they were not kept."""
 
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """The unscheduled program of a task, measured once: what TVM runs without a record.
+    """The time of a task's unscheduled program, which TVM runs without a record.
 
     Example: ``Baseline("t1f0", seconds=0.031, fingerprint="9c1d")``.
     """
 
     task_id: str
     seconds: float
+    """Infinite where the program fails."""
     fingerprint: str
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """What the registry did with a new checkpoint; ``reason`` says why it was refused.
+
+    Example: ``Published(13, False, "held-out loss 2.31 against 1.90 nats")``.
+    """
+
+    version: int
+    accepted: bool
+    reason: str = ""
 
 
 def content_hash(value: Any) -> str:
     """32 hexadecimal digits of SHA-256 over the msgpack form of a plain or dataclass value."""
     return hashlib.sha256(wire.pack(value)).hexdigest()[:32]
-
-
-@dataclass(frozen=True, slots=True)
-class Access:
-    """One read or write of a block: which buffer, and which iterators index which dimension.
-
-    ``source`` is the index of the block that writes the buffer, -1 for an argument. ``dims`` holds
-    per dimension the ``(iterator, stride)`` terms of its index; a dimension that is not a sum of
-    strided iterators is ``opaque`` and lists the iterators it depends on with stride 0.
-
-    Example: ``Access(-1, "float32", (((0, 1),), ((1, 2), (4, 1))))`` reads ``A[i0, i1 * 2 + i4]``.
-    """
-
-    source: int
-    dtype: str
-    dims: tuple[tuple[tuple[int, int], ...], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Block:
-    """One block of a computation: iterators as ``("S" | "R" | "O", extent)``, accesses, arithmetic.
-
-    Example: ``Block((("S", 128), ("R", 512)), (Access(...),), Access(...), ("mul", "add"))``.
-    """
-
-    iters: tuple[tuple[str, int], ...]
-    reads: tuple[Access, ...]
-    writes: tuple[Access, ...]
-    ops: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Computation:
-    """What a task computes, without names: its blocks in execution order.
-
-    Example: ``Computation((Block(...), Block(...)))``.
-    """
-
-    blocks: tuple[Block, ...]

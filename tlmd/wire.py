@@ -1,8 +1,8 @@
 """msgpack for the dataclasses of `tlmd.types`: fields by position, no class names, no pickle.
 
-`unpack` checks shape and types against the annotations, so a damaged or foreign message is one
-clear error and never a half-built object. Fields that a newer tlmd has added at the end of a class
-take their defaults where an older message lacks them.
+`unpack` checks the number and types of the fields against the annotations. A damaged message
+therefore gives one clear error and never an incomplete object. If a newer tlmd added fields at the
+end of a class, these fields take their defaults when an older message lacks them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def pack(value: Any) -> bytes:
 
 
 def unpack(cls: type[T], data: bytes) -> T:
-    """Decode what `pack` made of a `cls`; raises `WireError` for anything else."""
+    """Decode a `cls` that `pack` encoded. Raises `WireError` for any other data."""
     try:
         plain = msgpack.unpackb(data, raw=False, strict_map_key=False)
     except (ValueError, msgpack.UnpackException) as error:
@@ -41,7 +41,7 @@ def unpack(cls: type[T], data: bytes) -> T:
 
 
 def _plain(value: Any) -> Any:
-    """What msgpack does not know; it walks the rest by itself, in C."""
+    """Encode a type that msgpack does not know. msgpack encodes all other types itself, in C."""
     if isinstance(value, enum.Enum):
         return value.value
     return _values_of(typing.cast(Any, type(value)))(value)
@@ -59,7 +59,7 @@ def _values_of(cls: type[Any]) -> Callable[[Any], tuple[Any, ...]]:
 
 @functools.cache
 def _builder(hint: Any) -> Builder:
-    """The function that checks plain data against a type and makes the value of it."""
+    """Return the function that checks plain data against a type and builds the value."""
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
         (inner,) = (_builder(a) for a in args if a is not type(None))

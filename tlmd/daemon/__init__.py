@@ -1,6 +1,6 @@
-"""What a user starts: the service, its HTTP interface and commands; one job from end to end.
+"""The daemon: it accepts jobs over HTTP and tunes them until it is stopped.
 
-In: models, flags, a state directory. Out: a directory with the compiled model, its records, a
-summary and a report. `service` puts actors, store and pipeline together and never loads TVM or
-torch: `intake` lowers models in processes of their own, `delivery` compiles them for the user.
+In: jobs over HTTP. Out: records in the store, checkpoints, status, events, metrics. `service`
+connects actors, store and pipeline. `job_manager` manages the jobs. `task_extraction` lowers each
+model in a child process. The daemon's own process never loads TVM or torch.
 """

@@ -1,4 +1,4 @@
-"""The daemon's HTTP interface, on loopback, every call with the token of the state directory."""
+"""The daemon's HTTP interface on loopback. Every call needs the token of the state directory."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from starlette.concurrency import run_in_threadpool as threaded
 from tlmd.daemon import metrics
 from tlmd.daemon.service import Service
 from tlmd.errors import BadInput, TlmdError
-from tlmd.pipeline.jobs import JobState
+from tlmd.types import JobState
 
 _PAGE = Path(__file__).parent / "page.html"
 _COOKIE = "tlmd_token"
-_HOSTS = {"127.0.0.1", "localhost", "[::1]"}  # another name is a page that was rebound to us
+_HOSTS = {"127.0.0.1", "localhost", "[::1]"}  # other names: a DNS rebinding attack
 _POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
     "connect-src 'self'; img-src data:"
@@ -36,15 +36,17 @@ _HEARTBEAT = 4
 
 
 def make_app(service: Service, token: str) -> FastAPI:
-    """All routes of section 9 of the design."""
+    """Build the app with all routes. Every call without `token` gets status 401."""
     app = FastAPI(title="tlmd", docs_url=None, redoc_url=None, openapi_url=None)
 
     @app.middleware("http")
-    async def check(request: Request, go_on: Callable[[Request], Awaitable[Response]]) -> Response:
+    async def check(
+        request: Request, call_next: Callable[[Request], Awaitable[Response]]
+    ) -> Response:
         host = request.headers.get("host", "").rpartition(":")[0]
-        if host not in _HOSTS or not _knows(request, token):
+        if host not in _HOSTS or not _has_token(request, token):
             return JSONResponse({"error": "the token of the state directory is needed"}, 401)
-        return await go_on(request)
+        return await call_next(request)
 
     @app.exception_handler(TlmdError)
     async def explain(_request: Request, error: TlmdError) -> Response:
@@ -61,8 +63,8 @@ def make_app(service: Service, token: str) -> FastAPI:
     return app
 
 
-def _knows(request: Request, token: str) -> bool:
-    """The token comes as a bearer, as the page's cookie or, the first time, in its address."""
+def _has_token(request: Request, token: str) -> bool:
+    """Whether the token is in the header, in the page's cookie or, at first, in the page's URL."""
     scheme, _, bearer = request.headers.get("authorization", "").partition(" ")
     given = bearer if scheme.lower() == "bearer" else request.cookies.get(_COOKIE, "")
     if not given and request.url.path == "/":
@@ -101,20 +103,20 @@ def _add_jobs(app: FastAPI, service: Service) -> None:
 
 
 async def _events(service: Service, job_id: str) -> AsyncIterator[str]:
-    """The job's summary as one line of JSON whenever it has changed, until it is over.
+    """Yield the job's summary as one line of JSON whenever it has changed, until the job ends.
 
-    An empty line now and then says that nothing has changed.
+    An empty line every two seconds shows the client that the daemon is still alive.
     """
     last = ""
     for beat in itertools.count(1):
-        found = [j for j in service.snapshot.get("jobs", []) if j["id"] == job_id]
-        line = json.dumps(found[0]) if found else last
+        summaries = [j for j in service.snapshot.get("jobs", []) if j["id"] == job_id]
+        line = json.dumps(summaries[0]) if summaries else last
         if line != last:
             last = line
             yield line + "\n"
         elif beat % _HEARTBEAT == 0:
             yield "\n"
-        if found and JobState(found[0]["state"]).over:
+        if summaries and JobState(summaries[0]["state"]).is_finished:
             return
         if service.done.is_set():
             return
@@ -154,17 +156,17 @@ def _add_views(app: FastAPI, service: Service, token: str) -> None:
         return service.snapshot
 
     @app.get("/v1/trace")
-    async def trace() -> Any:
-        return list(service.trace.events)
+    async def event_log() -> Any:
+        return list(service.event_log.events)
 
     @app.get("/metrics")
     async def prometheus() -> Any:
-        text = metrics.render(service.snapshot, service.trace.counts)
+        text = metrics.render(service.snapshot, service.event_log.counts)
         return Response(text, media_type="text/plain; version=0.0.4")
 
     @app.get("/")
     async def page(request: Request) -> Any:
-        if "token" in request.query_params:  # keep it out of the history and of referrers
+        if "token" in request.query_params:  # keep the token out of history and referrers
             answer: Response = RedirectResponse("/", 303)
             answer.set_cookie(_COOKIE, token, httponly=True, samesite="strict")
             return answer
@@ -172,15 +174,18 @@ def _add_views(app: FastAPI, service: Service, token: str) -> None:
         return HTMLResponse(_PAGE.read_text(), headers=headers)
 
 
-class Server:
-    """Serves an app on loopback in a thread of its own; `url` is where."""
+class HttpServer:
+    """Serves an app on loopback, in its own thread. `url` is the address.
+
+    Raises `BadInput` if the port is in use.
+    """
 
     def __init__(self, app: FastAPI, port: int) -> None:
         self._socket = socket.socket()
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             self._socket.bind(("127.0.0.1", port))
-            self._socket.listen(128)  # calls wait from now on until the server takes them
+            self._socket.listen(128)  # from now on, calls wait until the server accepts them
         except OSError as error:
             self._socket.close()
             raise BadInput(
@@ -197,11 +202,11 @@ class Server:
         logging.getLogger("uvicorn").setLevel(logging.WARNING)
 
     def start(self) -> None:
-        """Begin to serve."""
+        """Start the thread that serves."""
         self._thread.start()
 
     def stop(self) -> None:
-        """End; streams that are open are cut after a second."""
+        """Stop serving. Streams that are still open are closed after one second."""
         self._server.should_exit = True
         self._thread.join(1.0)
         self._server.force_exit = True

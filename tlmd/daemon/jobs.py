@@ -1,55 +1,25 @@
-"""Jobs as the daemon keeps them: what was asked for, where it stands, what others may know."""
+"""Conversions of jobs: from an HTTP request to a `JobSpec`, and to the documents that are shown."""
 
 from __future__ import annotations
 
 import math
 import secrets
 import time
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from tlmd import wire
-from tlmd.daemon.summary import micro
 from tlmd.errors import BadInput
-from tlmd.pipeline.jobs import Job, JobState, TaskState
-from tlmd.records.store import RecordStore
-from tlmd.types import Shapes
+from tlmd.pipeline.jobs import TaskState, TuningJob
+from tlmd.records.job_specs import JobSpec
+from tlmd.types import JobState, Shapes
+from tlmd.units import microseconds
 
-_CURVE = 200  # points of a task's curve that are sent
-
-
-@dataclass(frozen=True)
-class JobSpec:
-    """What was asked for; seconds and measurements per task.
-
-    ``corpus`` is '' for a user's model, else 'paper' or a file of tasks. ``tasks`` is the file its
-    tasks are in once they are known, ``cwd`` where the model's name holds.
-
-    Example: ``JobSpec("resnet18-3fa1", "resnet18", None, "native", 16, None, "", False, "/home")``.
-    """
-
-    id: str
-    model: str
-    input_shapes: Shapes | None
-    target: str
-    trials: int
-    time_budget: float | None
-    corpus: str
-    until_converged: bool
-    cwd: str
-    tasks: str = ""
-    created: float = 0.0
-    reason: str = ""
-    ended: float = 0.0
-
-    @property
-    def title(self) -> str:
-        return self.model or f"corpus {self.corpus}"
+_CURVE = 200  # points of a task's curve in a document, about
 
 
 def make_spec(request: dict[str, Any]) -> JobSpec:
-    """Check what came over HTTP; raises `BadInput` with the field that is wrong."""
+    """Check a request that came over HTTP. Raises `BadInput` with the field that is wrong."""
     known = set(JobSpec.__dataclass_fields__) - {"id", "created", "reason", "ended"}
     if unknown := set(request) - known:
         raise BadInput(
@@ -68,15 +38,15 @@ def make_spec(request: dict[str, Any]) -> JobSpec:
     return JobSpec(
         f"{name}-{secrets.token_hex(2)}",
         model,
-        _shapes(request.get("input_shapes")),
-        str(request.get("target") or "native"),
-        trials,
-        float(budget) if budget is not None else None,
-        corpus,
-        bool(request.get("until_converged", False)),
-        str(request.get("cwd") or "/"),
-        str(request.get("tasks") or ""),
-        time.time(),
+        input_shapes=_shapes(request.get("input_shapes")),
+        target=str(request.get("target") or "native"),
+        trials=trials,
+        time_budget=float(budget) if budget is not None else None,
+        corpus=corpus,
+        until_converged=bool(request.get("until_converged", False)),
+        cwd=str(request.get("cwd") or "/"),
+        tasks=str(request.get("tasks") or ""),
+        created=time.time(),
     )
 
 
@@ -92,35 +62,20 @@ def _shapes(given: Any) -> Shapes | None:
     return shapes
 
 
-def to_job(spec: JobSpec) -> Job:
-    """The job as the pipeline runs it."""
-    return Job(
+def to_job(spec: JobSpec) -> TuningJob:
+    """Convert a specification to the job that the pipeline runs."""
+    return TuningJob(
         spec.id,
         spec.trials,
         corpus=bool(spec.corpus),
         until_converged=spec.until_converged,
         budget_s=spec.time_budget,
-        whole=False,
+        all_tasks_known=False,
     )
 
 
-def save(store: RecordStore, spec: JobSpec, state: JobState) -> None:
-    """Keep a job and its state."""
-    store.put_job(spec.id, str(state), wire.pack(spec))
-
-
-def stored(store: RecordStore) -> list[tuple[JobSpec, JobState]]:
-    """All jobs there ever were, in the order they came."""
-    return [(wire.unpack(JobSpec, row.payload), JobState(row.state)) for row in store.jobs()]
-
-
-def ended(spec: JobSpec, reason: str = "") -> JobSpec:
-    """The job as it is kept when it is over."""
-    return replace(spec, reason=reason, ended=time.time())
-
-
-def summary(spec: JobSpec, state: JobState, job: Job | None, now: float) -> dict[str, Any]:
-    """What `tlmd jobs` and the page show."""
+def summary(spec: JobSpec, state: JobState, job: TuningJob | None, now: float) -> dict[str, Any]:
+    """The summary of a job that `tlmd jobs` and the page show. `now` is monotonic seconds."""
     document: dict[str, Any] = {
         "id": spec.id,
         "model": spec.title,
@@ -135,8 +90,11 @@ def summary(spec: JobSpec, state: JobState, job: Job | None, now: float) -> dict
     return document
 
 
-def detail(spec: JobSpec, state: JobState, job: Job | None, now: float) -> dict[str, Any]:
-    """The same with every task: untuned and best µs, trials, and the curve of the best."""
+def detail(spec: JobSpec, state: JobState, job: TuningJob | None, now: float) -> dict[str, Any]:
+    """The summary and all tasks, each with untuned and best µs, trials and curve.
+
+    The curve is a list of ``(number of measurements, best µs so far)``.
+    """
     document = summary(spec, state, job, now)
     tasks = [] if job is None else [_task(s, job.weight(s)) for s in job.tasks]
     return document | {"tasks": tasks}
@@ -159,8 +117,8 @@ def _task(state: TaskState, weight: int) -> dict[str, Any]:
         "name": state.task.name,
         "weight": weight,
         "trials": state.trials,
-        "untuned_us": micro(state.baseline.seconds if state.baseline else math.inf),
-        "best_us": micro(state.best_seconds),
+        "untuned_us": microseconds(state.baseline.seconds if state.baseline else math.inf),
+        "best_us": microseconds(state.best_seconds),
         "version": state.best.version if state.best else None,
         "curve": shown,
     }

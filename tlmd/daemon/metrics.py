@@ -1,6 +1,6 @@
-"""What Prometheus reads at ``/metrics``: the status document in its text format.
+"""The page ``/metrics`` for Prometheus: the status document in Prometheus' text format.
 
-No label grows without bound: there are no names of tasks, ids of jobs or of processes in them.
+The number of label values is bounded: names of tasks and ids of jobs or processes are no labels.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from tlmd.pipeline.jobs import JobState
-from tlmd.pipeline.orders import Kind
+from tlmd.pipeline.orders import WorkerKind
+from tlmd.types import JobState
 
 STATES = ("running", "idle", "converged", "paused", "stopping")
-"""What a daemon can be doing."""
+"""The states of a daemon."""
 
 
 def render(status: dict[str, Any], events: dict[str, int]) -> bytes:
-    """The metrics of a daemon in Prometheus' text format.
+    """Render the metrics of a daemon in Prometheus' text format.
 
-    `status` is the document of ``tlmd status --json``, `events` counts the trace's by kind.
+    `status` is the document of ``tlmd status --json``; `events` counts the events by kind.
     """
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Snapshot(status, events))
@@ -31,46 +31,46 @@ def render(status: dict[str, Any], events: dict[str, int]) -> bytes:
 
 
 class _Snapshot(Collector):
-    """One scrape; the next one gets another."""
+    """The metrics of one scrape. Each scrape uses a new object."""
 
     def __init__(self, status: dict[str, Any], events: dict[str, int]) -> None:
         self._status = status
         self._events = events
 
     def collect(self) -> Iterator[Metric]:
-        """All families, in the order they are printed."""
+        """All metric families, in the order in which they are printed."""
         return _families(self._status, self._events)
 
 
 def _families(status: dict[str, Any], events: dict[str, int]) -> Iterator[Metric]:
-    yield _counter("measured", "Candidates measured, failed ones included.", status["measured"])
+    yield _counter("measured", "Measured candidates, including failed ones.", status["measured"])
     yield _counter("failed", "Candidates that failed to build, run or verify.", status["failed"])
-    yield _gauge("rate", "Candidates measured per second, lately.", status["rate_per_s"])
+    yield _gauge("rate", "Candidates measured per second, recently.", status["rate_per_s"])
     yield _gauge("version", "Checkpoint of the TLM in force.", status["version"])
-    yield _gauge("lag", "Newest version minus that of the last candidates.", status["lag"])
+    yield _gauge("lag", "Newest version minus the version of the last candidates.", status["lag"])
     if status["batch"] is not None:
         yield _gauge("batch", "Newest batch that was planned.", status["batch"])
-    now = {state: int(status["state"] == state) for state in STATES}
-    yield _gauges("state", "1 for what the daemon is doing, else 0.", "state", now)
+    states = {state: int(status["state"] == state) for state in STATES}
+    yield _gauges("state", "1 for the current state of the daemon, else 0.", "state", states)
     jobs = _count((str(state) for state in JobState), (j["state"] for j in status["jobs"]))
-    yield _gauges("jobs", "Jobs there ever were, by state.", "state", jobs)
+    yield _gauges("jobs", "All jobs of the state directory, by state.", "state", jobs)
     slots = status["slots"]
     yield _gauge("slots", "Slots that measure.", len(slots))
     busy = {slot["name"]: slot["busy_s"] for slot in slots}
-    yield _counters("slot_busy_seconds", "How long a slot has had work.", "slot", busy)
-    actors = _count((str(kind) for kind in Kind), (a["kind"] for a in status["actors"]))
+    yield _counters("slot_busy_seconds", "Seconds during which a slot had work.", "slot", busy)
+    actors = _count((str(kind) for kind in WorkerKind), (a["kind"] for a in status["actors"]))
     yield _gauges("actors", "Actors that are alive, by kind.", "kind", actors)
     yield _counters("events", "Events of the trace, by kind.", "kind", events)
     gain = (status["convergence"] or {}).get("gain")
     if gain is not None:
-        yield _gauge("convergence_gain", "Share a campaign gained over its window.", gain)
-    training = status.get("training") or {}  # absent until the actors are there
+        yield _gauge("convergence_gain", "Share that a campaign gained over its window.", gain)
+    training = status.get("training") or {}  # absent until the actors have started
     running = int(training.get("running", False))
-    yield _gauge("training_running", "1 while a newer checkpoint is on its way.", running)
+    yield _gauge("training_running", "1 while a newer checkpoint is being trained.", running)
 
 
 def _count(known: Iterable[str], seen: Iterable[str]) -> dict[str, int]:
-    """How often each known value occurs: one that does not is 0, not absent."""
+    """Count how often each value occurs. Known values that do not occur have the count 0."""
     counts = dict.fromkeys(known, 0)
     for value in seen:
         counts[value] = counts.get(value, 0) + 1

@@ -1,4 +1,4 @@
-"""The daemon process: `tlmd serve` in the foreground, which `tlmd start` puts in the background."""
+"""The daemon process: `tlmd serve` runs it in the foreground, `tlmd start` in the background."""
 
 from __future__ import annotations
 
@@ -13,38 +13,42 @@ from pathlib import Path
 from typing import Any
 
 from tlmd import __version__
+from tlmd.children import VERBOSE
 from tlmd.config import Config
-from tlmd.daemon.state import make_state_dir
 from tlmd.errors import Failed
+from tlmd.state_dir import make_state_dir
 
 _log = logging.getLogger("tlmd")
-_WAKE_S = 0.5  # between two looks of the main thread, in which signals are handled
+_WAKE_S = 0.5  # how often the main thread wakes up, so that Python can handle signals
 
 
-def serve(state_dir: Path, config: Config, address: str = "", bond: str = "") -> int:
-    """Run a daemon on `state_dir` until it is stopped; the exit code.
+def serve(state_dir: Path, config: Config, address: str = "", ownership: str = "") -> int:
+    """Run a daemon on `state_dir` until it is stopped, and return the exit code.
 
-    `address` joins a Ray cluster instead of starting a private one. A daemon with a `bond` (see
-    `lifecycle.start`) ends when its standard input does, that is with the process that started it;
-    a private one does not go on with jobs of earlier ones. SIGINT and SIGTERM drain; a
-    second one does not wait for what is in flight. Raises `BadInput` and `Failed`.
+    With an `address` the daemon joins that Ray cluster; otherwise it starts a private one. With an
+    `ownership` (see `lifecycle.start`) it ends when its standard input ends, that is, when the
+    process that started it ends. A private daemon does not continue jobs of earlier daemons. After
+    SIGINT or SIGTERM the daemon finishes the work in flight and ends; after a second signal it ends
+    at once. Raises `BadInput` and `Failed`.
     """
     state_dir = make_state_dir(state_dir).absolute()
     (state_dir / "logs").mkdir(exist_ok=True)
+    level = logging.DEBUG if os.environ.get(VERBOSE) else logging.INFO
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stderr, force=True
     )
+    logging.getLogger("tlmd").setLevel(level)
     from actors.session import Settings
-    from tlmd.daemon.http import Server, make_app
+    from tlmd.daemon.http import HttpServer, make_app
     from tlmd.daemon.service import Service
 
     os.environ["TLMD_STATE_DIR"] = str(state_dir)  # marks every process of this daemon
-    private = bond == "private"
+    private = ownership == "private"
     service = Service(state_dir, config, Settings(config, state_dir, address), resume=not private)
     token = _token(state_dir)
-    server = Server(make_app(service, token), config.daemon.port)
+    server = HttpServer(make_app(service, token), config.daemon.port)
     _handle_signals(service)
-    if bond:
+    if ownership:
         threading.Thread(target=_follow_owner, args=(service,), daemon=True).start()
     service.start()
     server.start()
@@ -55,7 +59,7 @@ def serve(state_dir: Path, config: Config, address: str = "", bond: str = "") ->
     try:
         while not service.ready.wait(_WAKE_S) and not service.done.is_set():
             pass
-        _handle_signals(service)  # Ray has put its own handlers in place of ours
+        _handle_signals(service)  # again, because Ray has replaced our handlers by its own
         while not service.done.wait(_WAKE_S):
             pass
     finally:
@@ -68,7 +72,7 @@ def serve(state_dir: Path, config: Config, address: str = "", bond: str = "") ->
 
 
 def _token(state_dir: Path) -> str:
-    """The secret of the HTTP interface, made once per state directory, for its owner's eyes."""
+    """The secret of the HTTP interface. One per state directory; only its owner can read it."""
     path = state_dir / "token"
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -103,5 +107,5 @@ def _handle_signals(service: Any) -> None:
 
 
 def _follow_owner(service: Any) -> None:
-    os.read(0, 1)  # returns at the end of the stream
+    os.read(0, 1)  # returns when the owner has closed the stream or has ended
     service.stop()

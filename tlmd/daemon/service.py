@@ -1,8 +1,8 @@
-"""The daemon's heart: one thread runs the pipeline; jobs and their state belong to it.
+"""The core of the daemon: one thread runs the pipeline and owns the jobs and their states.
 
-Everything others ask for (HTTP, signals) is a call that this thread carries out between two steps,
-so that nothing here needs a lock. This is the one module that puts Ray, the store and the pipeline
-together.
+Requests from other threads (HTTP, signals) are calls, which this thread carries out between two
+steps of the pipeline. Therefore nothing here needs a lock. Only this module connects Ray, the store
+and the pipeline.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tlmd.config import Config
-from tlmd.daemon import jobs as files
 from tlmd.daemon import status
-from tlmd.daemon.book import JobBook
-from tlmd.daemon.intake import Intake
-from tlmd.daemon.jobs import JobSpec
-from tlmd.daemon.trace import Trace
+from tlmd.daemon.event_log import EventLog
+from tlmd.daemon.job_manager import JobManager
+from tlmd.daemon.jobs import make_spec
+from tlmd.daemon.task_extraction import ExtractionRequest
 from tlmd.errors import BadInput, Failed, TlmdError
 from tlmd.measure.cores import plan_slots
-from tlmd.pipeline.board import Rules
 from tlmd.pipeline.loop import Pipeline
-from tlmd.pipeline.orders import Kind
+from tlmd.pipeline.orders import WorkerKind
+from tlmd.pipeline.state import PipelineOptions
+from tlmd.records.job_specs import JobSpec
 from tlmd.records.store import RecordStore
 from tlmd.types import TargetInfo
 
@@ -39,17 +39,18 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("tlmd")
 _STEP_S = 0.2
-_LOOK_S = 0.5
-_DRAIN_S = 60.0
-_LEARN_S = 8.0
+_SNAPSHOT_S = 0.5
+_DRAIN_S = 60.0  # longest wait for work in flight when the daemon stops
+_TRAINING_S = 8.0  # longest wait for a round of training when the daemon stops
 
 
 class Service:
-    """Runs until `stop`; `done` is set when everything has ended, `error` says why if it failed.
+    """The daemon without its HTTP interface. It runs until `stop`.
 
-    ``ready`` is set when Ray runs, which has then taken the process's signals for itself.
-
-    `settings` say how Ray is started or joined; with `resume` jobs that were not over go on.
+    ``ready`` is set when Ray runs; Ray has then replaced the signal handlers of the process.
+    ``done`` is set when everything has ended; ``error`` is the reason if the daemon failed, else
+    empty. `settings` say how to start or join Ray. With `resume`, unfinished jobs continue. All
+    public methods but `start` may be called from any thread.
     """
 
     def __init__(
@@ -60,97 +61,100 @@ class Service:
         self.ready = threading.Event()
         self.done = threading.Event()
         self.error = ""
-        self.trace = Trace(state_dir / "trace.jsonl")
+        self.event_log = EventLog(state_dir / "trace.jsonl")
         self.store = RecordStore(state_dir / "records.sqlite")
         self.snapshot: dict[str, Any] = {}
-        self.begun = time.time()
+        self.started_at = time.time()
         self._settings = settings
         self._resume = resume
         self._calls: queue.Queue[tuple[Callable[[], Any], Future[Any]]] = queue.Queue()
         self._pipeline: Pipeline | None = None
         self._cluster: Cluster | None = None
-        self._book = JobBook(state_dir, self.store, self.trace, self._report, self._intake)
+        self._jobs = JobManager(
+            state_dir, self.store, self.event_log, self._report, self._extraction_of
+        )
         self._stopping = False
         self._now = False
-        self._looked = -math.inf
+        self._snapshot_at = -math.inf
         self._thread = threading.Thread(target=self._run, name="pipeline", daemon=True)
 
     def start(self) -> None:
-        """Begin."""
-        self._book.open(self._resume)
-        self._look()
+        """Start the pipeline's thread."""
+        self._jobs.open(self._resume)
+        self._update_snapshot()
         self._thread.start()
 
-    # what others ask for, from any thread
+    def call(self, function: Callable[[], Any], timeout: float = 60.0) -> Any:
+        """Run `function` between two steps of the pipeline; return its result or raise its error.
 
-    def call(self, what: Callable[[], Any], timeout: float = 60.0) -> Any:
-        """Carry out `what` between two steps of the pipeline; its result or its error."""
+        Raises `Failed` if the daemon has ended, and `TimeoutError` after `timeout` seconds.
+        """
         future: Future[Any] = Future()
-        self._calls.put((what, future))
+        self._calls.put((function, future))
         if self.done.is_set():
             raise Failed("the daemon has ended")
         return future.result(timeout)
 
-    def _report(self, what: Callable[[], Any]) -> Any:
-        """The same for threads that outlive the daemon's wish to listen."""
+    def _report(self, function: Callable[[], Any]) -> Any:
+        """`call` for threads that may still run when the daemon is stopping: then do nothing."""
         if not self._stopping:
-            self.call(what)
+            self.call(function)
 
     def submit(self, request: dict[str, Any]) -> str:
-        """Start a job; its id. Raises `BadInput`."""
-        spec = files.make_spec(request)
+        """Start a job and return its id. Raises `BadInput`."""
+        spec = make_spec(request)
 
         def begin() -> str:
             if self._stopping:
                 raise Failed("the daemon is stopping; start it again")
-            self._book.begin(spec)
+            self._jobs.begin(spec)
             return spec.id
 
         return str(self.call(begin))
 
     def cancel(self, job_id: str) -> None:
-        """End a job. Raises `BadInput` for an unknown one."""
-        self.call(lambda: self._book.cancel(job_id))
+        """End a job. Raises `BadInput` if there is no such job."""
+        self.call(lambda: self._jobs.cancel(job_id))
 
     def detail(self, job_id: str) -> dict[str, Any]:
-        """Everything about a job. Raises `BadInput` for an unknown one."""
-        found: dict[str, Any] = self.call(lambda: self._book.detail(job_id))
-        return found
+        """Everything about a job. Raises `BadInput` if there is no such job."""
+        document: dict[str, Any] = self.call(lambda: self._jobs.detail(job_id))
+        return document
 
     def pause(self, paused: bool) -> None:
-        """Stop handing out work, or go on."""
+        """Give out no more work, or continue."""
 
         def switch() -> None:
             if self._pipeline is None:
                 raise Failed("the daemon is starting; try again in a moment")
             self._pipeline.paused = paused
-            self.trace.tell("paused" if paused else "resumed")
+            self.event_log.emit("paused" if paused else "resumed")
 
         self.call(switch)
 
     def checkpoints(self) -> list[dict[str, Any]]:
-        """Every version there is."""
-        found: list[dict[str, Any]] = self.call(lambda: self._registry("versions"))
-        return found
+        """All stored versions of the TLM."""
+        documents: list[dict[str, Any]] = self.call(lambda: self._registry("versions"))
+        return documents
 
     def use_checkpoint(self, method: str, version: int) -> int:
-        """Promote a version or roll back to it; the one in force. Raises `BadInput`."""
+        """Promote a version or roll back to it; return the version in force. Raises `BadInput`."""
 
         def use() -> int:
             current = int(self._registry(method, version))
             assert self._pipeline is not None
             self._pipeline.learning.use(current)
-            self.trace.tell("checkpoint", action=method, version=current)
+            self.event_log.emit("checkpoint", action=method, version=current)
             return current
 
         return int(self.call(use))
 
     def stop(self, now: bool = False) -> None:
-        """Finish what is in flight and end; `now` leaves it. Returns at once."""
+        """Ask the daemon to end and return at once. With `now`, it drops the work in flight."""
         self._stopping = True
         self._now = self._now or now
 
-    # the pipeline's thread
+    # The methods below run in the pipeline's thread.
 
     def _run(self) -> None:
         try:
@@ -162,10 +166,10 @@ class Service:
             self.error = f"{type(error).__name__}: {error}"
             _log.exception("the daemon has failed")
         finally:
-            self._book.close(self.error)
-            self.snapshot = self.snapshot | {"jobs": self._book.summaries()}
+            self._jobs.close(self.error)
+            self.snapshot = self.snapshot | {"jobs": self._jobs.summaries()}
             self.store.close()
-            self.trace.close()
+            self.event_log.close()
             self.done.set()
             self._answer()
 
@@ -179,69 +183,71 @@ class Service:
             self._start_cluster(cluster)
             self._cluster = cluster
             self.ready.set()
-            self._pipeline = Pipeline(cluster, self.store, self._rules(), self.trace.tell)
-            self._book.attach(self._pipeline)
+            config = self.config
+            options = PipelineOptions(config.pipeline, config.train, config.generate)
+            self._pipeline = Pipeline(cluster, self.store, options, self.event_log.emit)
+            self._jobs.attach(self._pipeline)
             self._loop(self._pipeline)
 
     def _start_cluster(self, cluster: Cluster) -> None:
-        """Starting takes some seconds, in which jobs are taken in already."""
+        """Start the cluster, which takes some seconds, and answer requests meanwhile."""
         starting: Future[None] = Future()
 
         def start() -> None:
             try:
                 cluster.start()
                 starting.set_result(None)
-                self.done.wait()  # Ray's processes die with the thread that started them
+                self.done.wait()  # Ray's processes end when the thread that started them ends
             except Exception as error:
                 starting.set_exception(error)
 
         threading.Thread(target=start, name="start", daemon=True).start()
         while not starting.done():
             self._answer(_STEP_S)
-            self._look()
+            self._update_snapshot()
         starting.result()
 
     def _loop(self, pipeline: Pipeline) -> None:
-        begun = math.inf  # of draining
+        draining_since = math.inf
         while True:
             self._answer()
-            if self._stopping and begun == math.inf:
+            if self._stopping and draining_since == math.inf:
                 pipeline.drain()
-                begun = time.monotonic()
-            if self._stopping and self._drained(pipeline, time.monotonic() - begun):
+                draining_since = time.monotonic()
+            if self._stopping and self._drained(pipeline, time.monotonic() - draining_since):
                 return
             pipeline.step(_STEP_S)
-            self._book.keep()
-            self._look()
+            self._jobs.keep()
+            self._update_snapshot()
 
     def _drained(self, pipeline: Pipeline, seconds: float) -> bool:
-        """Whether to end: nothing is in flight, or it takes too long. A checkpoint can be lost."""
-        learnt = pipeline.learning.is_idle or seconds > _LEARN_S
-        return self._now or seconds > _DRAIN_S or (pipeline.is_drained and learnt)
+        """Whether to end: nothing is in flight, or draining takes too long. May drop a training."""
+        trained = pipeline.learning.is_idle or seconds > _TRAINING_S
+        return self._now or seconds > _DRAIN_S or (pipeline.is_drained and trained)
 
     def _answer(self, seconds: float = 0.0) -> None:
-        """Carry out what others asked for, waiting `seconds` for the first of it."""
+        """Carry out the calls of other threads. Wait up to `seconds` for the first one."""
         while True:
             try:
-                what, future = self._calls.get(seconds > 0, seconds)
+                function, future = self._calls.get(seconds > 0, seconds)
             except queue.Empty:
                 return
             try:
-                result = what()
-                self._looked = -math.inf  # whoever asked for a change sees it in the next status
-                self._look()
+                result = function()
+                self._snapshot_at = -math.inf  # the caller sees its change in the next status
+                self._update_snapshot()
                 future.set_result(result)
             except Exception as error:
                 future.set_exception(error)
             seconds = 0.0
 
-    def _look(self) -> None:
-        """What `tlmd status` shows, made anew twice a second."""
-        if time.monotonic() < self._looked + _LOOK_S:
+    def _update_snapshot(self) -> None:
+        """Update the document that `tlmd status` shows, at most twice a second."""
+        if time.monotonic() < self._snapshot_at + _SNAPSHOT_S:
             return
-        self._looked = time.monotonic()
+        self._snapshot_at = time.monotonic()
         self.snapshot = status.snapshot(
-            self._pipeline, self._book.summaries(), self.store, self._stopping, self.begun
+            self._pipeline, self._jobs.summaries(), self.store, self._stopping, self.started_at
         )
 
     def _registry(self, method: str, *arguments: Any) -> Any:
@@ -249,7 +255,7 @@ class Service:
             raise Failed("the daemon is starting; try again in a moment")
         return self._cluster.ask_registry(method, *arguments)
 
-    def _intake(self, spec: JobSpec) -> Intake:
+    def _extraction_of(self, spec: JobSpec) -> ExtractionRequest:
         slot = None
         if not self._settings.is_local:
             slot = self._slot_for(spec.target)
@@ -257,37 +263,29 @@ class Service:
             self.config.measure.slots, set(self._settings.cores), self._settings.run_cores
         )
         cores = len(layout[0].run)
-        kept = str(self.state_dir / "corpus")
-        return Intake(spec.model, spec.input_shapes, spec.target, spec.corpus, cores, slot, kept)
+        cache_dir = str(self.state_dir / "corpus")
+        return ExtractionRequest(
+            spec.model_spec,
+            spec.target,
+            corpus=spec.corpus,
+            cores=cores,
+            slot=slot,
+            cache_dir=cache_dir,
+        )
 
     def _slot_for(self, target: str) -> TargetInfo:
-        """The hardware of a cluster that a job is for; waits until a slot offers it."""
+        """The hardware of the cluster's slot for `target`. Waits until such a slot has joined."""
         name = target.removeprefix("slot:")
         if target not in ("native", f"slot:{name}"):
             raise BadInput(
-                "on a cluster the target is 'native' (its first slot's) or 'slot:NAME' for nodes "
-                "that offer the resource measure:NAME"
+                "on a cluster, use the target 'native' (the target of its first slot) or "
+                "'slot:NAME' (nodes with the resource measure:NAME)"
             )
         while not self._stopping:
-            for slot in self._pipeline.board.of(Kind.MEASURER) if self._pipeline else []:
+            for slot in (
+                self._pipeline.state.workers_of(WorkerKind.MEASURER) if self._pipeline else []
+            ):
                 if slot.target and (target == "native" or slot.resource == f"measure:{name}"):
                     return slot.target
             time.sleep(_STEP_S)
         raise Failed("the daemon is stopping")
-
-    def _rules(self) -> Rules:
-        p, t, g = self.config.pipeline, self.config.train, self.config.generate
-        return Rules(
-            p.batch,
-            p.turn,
-            p.chunk,
-            p.depth,
-            p.strict,
-            t.enabled,
-            t.seconds,
-            g.over,
-            g.least,
-            g.most,
-            p.window,
-            p.gain,
-        )

@@ -1,4 +1,4 @@
-"""What `tlmd status` says."""
+"""The status document of a daemon, which `tlmd status` and the page show."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import time
 from typing import Any
 
 from tlmd import __version__
-from tlmd.pipeline.jobs import Job
+from tlmd.pipeline.jobs import TuningJob
 from tlmd.pipeline.loop import Pipeline
-from tlmd.pipeline.orders import Kind, MeasureOrder, Worker
+from tlmd.pipeline.orders import MeasureOrder, Worker, WorkerKind
 from tlmd.records.store import RecordStore
 
 
@@ -18,9 +18,9 @@ def snapshot(
     jobs: list[dict[str, Any]],
     store: RecordStore,
     stopping: bool,
-    begun: float,
+    started_at: float,
 ) -> dict[str, Any]:
-    """The document of ``tlmd status --json``; `begun` is seconds since the epoch."""
+    """The document of ``tlmd status --json``. `started_at` is in seconds since the epoch."""
     counts = store.counts()
     document: dict[str, Any] = {
         "state": "stopping" if stopping else "idle",
@@ -34,26 +34,26 @@ def snapshot(
         "actors": [],
         "jobs": jobs,
         "convergence": None,
-        "uptime_s": round(time.time() - begun, 1),
+        "uptime_s": round(time.time() - started_at, 1),
         "tlmd": __version__,
     }
     if pipeline is not None:
-        document |= _working(pipeline, stopping)
+        document |= _pipeline_status(pipeline, stopping)
     return document
 
 
-def _working(pipeline: Pipeline, stopping: bool) -> dict[str, Any]:
-    board, learning = pipeline.board, pipeline.learning
-    workers = board.workers.values()
+def _pipeline_status(pipeline: Pipeline, stopping: bool) -> dict[str, Any]:
+    pipeline_state, learning = pipeline.state, pipeline.learning
+    workers = pipeline_state.workers.values()
     last = learning.last
     return {
         "state": _state(pipeline, stopping),
         "batch": pipeline.generating.number - 1 if pipeline.generating.number else None,
         "version": learning.version,
         "lag": pipeline.measuring.lag,
-        "over": round(pipeline.generating.over, 1),
+        "oversample": round(pipeline.generating.oversample, 1),
         "rate_per_s": round(pipeline.measuring.rate, 3),
-        "slots": [_slot(pipeline, w) for w in workers if w.kind is Kind.MEASURER],
+        "slots": [_slot(pipeline, w) for w in workers if w.kind is WorkerKind.MEASURER],
         "actors": [_actor(pipeline, w) for w in workers],
         "convergence": _convergence(pipeline),
         "training": {
@@ -76,7 +76,7 @@ def _state(pipeline: Pipeline, stopping: bool) -> str:
 
 
 def _slot(pipeline: Pipeline, worker: Worker) -> dict[str, Any]:
-    orders = pipeline.board.busy.get(worker.name, [])
+    orders = pipeline.state.orders.get(worker.name, [])
     target = worker.target
     return {
         "name": worker.name,
@@ -84,9 +84,9 @@ def _slot(pipeline: Pipeline, worker: Worker) -> dict[str, Any]:
         "cores": list(worker.cores),
         "target": target.spec if target else None,
         "fingerprint": target.fingerprint if target else None,
-        "in_flight": sum(len(o.proposals) for o in orders if isinstance(o, MeasureOrder)),
-        "busy_s": round(pipeline.board.worked_s(worker.name), 2),
-        "joined_s": round(pipeline.board.crew.now() - pipeline.board.joined[worker.name], 2),
+        "in_flight": sum(len(o.inputs) for o in orders if isinstance(o, MeasureOrder)),
+        "busy_s": round(pipeline.state.busy_s(worker.name), 2),
+        "joined_s": round(pipeline.state.pool.now() - pipeline.state.joined_at[worker.name], 2),
     }
 
 
@@ -96,22 +96,22 @@ def _actor(pipeline: Pipeline, worker: Worker) -> dict[str, Any]:
         "kind": str(worker.kind),
         "node": worker.node,
         "pid": worker.pid,
-        "version": worker.version if worker.kind is Kind.GENERATOR else None,
-        "busy": bool(pipeline.board.busy.get(worker.name)),
+        "version": worker.version if worker.kind is WorkerKind.GENERATOR else None,
+        "busy": bool(pipeline.state.orders.get(worker.name)),
     }
 
 
 def _convergence(pipeline: Pipeline) -> dict[str, Any] | None:
-    """Of the campaign, if one is running or was the last to run."""
-    jobs: list[Job] = [job for job in pipeline.jobs.values() if job.corpus]
+    """The convergence of the last campaign. None: the daemon had no campaign."""
+    jobs: list[TuningJob] = [job for job in pipeline.jobs.values() if job.corpus]
     if not jobs:
         return None
-    verdict = pipeline.convergence.verdict(jobs[-1])
-    gain = verdict.gain
+    status = pipeline.convergence.status(jobs[-1])
+    gain = status.gain
     return {
-        "measured": verdict.measured,
-        "window": verdict.window,
+        "measured": status.measured,
+        "window": status.window,
         "gain": round(gain, 5) if gain is not None and math.isfinite(gain) else None,
-        "limit": verdict.limit,
-        "converged": verdict.converged,
+        "limit": status.limit,
+        "converged": status.converged,
     }

@@ -1,6 +1,7 @@
-"""Writing candidates for a task: TLM and local refinement propose, the ranker picks.
+"""Writing candidates for a task, in four steps: propose, apply and dedupe, extract features, pick.
 
-In: a task, what is known about it, a checkpoint. Out: distinct proposals worth measuring, each with
-the version that wrote it, and those that TVM refused. Runs on cores that no slot owns; composes
-`space`, `language` and `model`, which know nothing of each other.
+In: a task, its records, a checkpoint. Out: distinct proposals worth measuring, each with the
+version that wrote it, and records of what TVM refused. `propose` asks the TLM, `refine` (small
+changes of the best programs) and chance; `apply` lets TVM apply each candidate; `pick` asks the
+cost model. `generator` puts them together. It runs on cores that belong to no slot.
 """

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import random
 
+from tlmd.computation import DecisionKind, OpenDecision, Sketch
 from tlmd.language import grammar
 from tlmd.model.sampling import LegalLocations
-from tlmd.types import Candidate, Decision, Sketch, Slot, SlotKind
+from tlmd.types import Candidate, Decision
 
-_FACTORED = (SlotKind.TILE, SlotKind.PARTITION)
+_FACTORED = (DecisionKind.TILE, DecisionKind.PARTITION)
 
 
 def neighbour(
@@ -23,17 +24,17 @@ def neighbour(
     A tile moves a divisor from one factor to another; other decisions take another legal value. A
     location after the moved decision may have become illegal and is then drawn again.
     """
-    open_slots = [i for i, s in enumerate(sketch.slots) if grammar.places(s)]
-    if not open_slots:
+    movable = [i for i, s in enumerate(sketch.open_decisions) if grammar.places(s)]
+    if not movable:
         return None
-    at = rng.choice(open_slots)
+    at = rng.choice(movable)
     decisions = list(start.decisions)
     moved = _move(rng, sketch, at, decisions, locations)
     if moved is None:
         return None
     decisions[at] = moved
     for later in range(at + 1, len(decisions)):
-        if sketch.slots[later].kind is SlotKind.LOCATION:
+        if sketch.open_decisions[later].kind is DecisionKind.LOCATION:
             legal = locations(sketch.index, tuple(decisions[:later]))
             if decisions[later][0] not in legal:
                 decisions[later] = (rng.choice(legal),)
@@ -47,20 +48,20 @@ def _move(
     decisions: list[Decision],
     locations: LegalLocations,
 ) -> Decision | None:
-    slot, old = sketch.slots[at], decisions[at]
-    if slot.kind in _FACTORED:
-        return _move_factor(rng, slot, old)
-    if slot.kind is SlotKind.LOCATION:
+    open_decision, old = sketch.open_decisions[at], decisions[at]
+    if open_decision.kind in _FACTORED:
+        return _move_factor(rng, open_decision, old)
+    if open_decision.kind is DecisionKind.LOCATION:
         choices = list(locations(sketch.index, tuple(decisions[:at])))
-    elif slot.kind is SlotKind.CATEGORY:
-        choices = list(range(len(slot.options)))
+    elif open_decision.kind is DecisionKind.CATEGORY:
+        choices = list(range(len(open_decision.options)))
     else:
-        choices = list(slot.options)
+        choices = list(open_decision.options)
     others = [c for c in choices if c != old[0]]
     return (rng.choice(others),) if others else None
 
 
-def _move_factor(rng: random.Random, slot: Slot, old: Decision) -> Decision | None:
+def _move_factor(rng: random.Random, open_decision: OpenDecision, old: Decision) -> Decision | None:
     givers = [i for i, factor in enumerate(old) if factor > 1]
     if not givers:
         return None
@@ -71,7 +72,7 @@ def _move_factor(rng: random.Random, slot: Slot, old: Decision) -> Decision | No
     factors[giver] //= divisor
     factors[taker] *= divisor
     try:
-        grammar.to_values(slot, tuple(factors))
+        grammar.to_values(open_decision, tuple(factors))
     except ValueError:
         return None
     return tuple(factors)

@@ -1,9 +1,9 @@
-"""Which values are legal, slot by slot: the mask that keeps sampling inside the space.
+"""The legal values of each open decision. They mask the sampling, so that it stays in the space.
 
-A slot's decision is written as one or more *values*, each a row of token ids of fixed width. The
-grammar lists the values a place can ever hold and, given what was written before, which of them
-are legal now. Only values that carry information are written: a tile's factors from the innermost
-outwards, without the outermost, which the others imply.
+The decision for an open decision is written as one or more *values*, each a row of token ids of
+fixed width. The grammar lists all values of an open decision and, given the values before, which of
+them are legal. Only values that carry information are written: for a tile, the factors from the
+innermost outwards, without the outermost one, because the others determine it.
 """
 
 from __future__ import annotations
@@ -14,126 +14,132 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from tlmd.computation import DecisionKind, OpenDecision
 from tlmd.language.numbers import fixed, width
 from tlmd.language.vocabulary import IDS, MAX_LOCATIONS, ids
-from tlmd.types import Decision, Slot, SlotKind
+from tlmd.types import Decision
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 INLINE, ROOT = -2, -1
-_FACTORED = (SlotKind.TILE, SlotKind.PARTITION)
+_FACTORED = (DecisionKind.TILE, DecisionKind.PARTITION)
 
 
 @dataclass(frozen=True)
 class Values:
-    """What a place can hold: ``values [n]`` and their token ids, ``codes [n, width]``."""
+    """All values that can be written for an open decision, with their token ids."""
 
     values: Ints
+    """The values, ``[n]``."""
+
     codes: Ints
+    """Their token ids, ``[n, width]``."""
 
     def index(self, value: int) -> int:
-        """The row of `value`; raises `ValueError` for a value the place cannot hold."""
-        found = np.flatnonzero(self.values == value)
-        if not len(found):
+        """The row of `value`. Raises `ValueError` for any other value."""
+        rows = np.flatnonzero(self.values == value)
+        if not len(rows):
             raise ValueError(f"{value} is not one of {self.values.tolist()}")
-        return int(found[0])
+        return int(rows[0])
 
 
 @functools.lru_cache(maxsize=4096)
-def values_of(slot: Slot) -> Values:
-    """The values of each place of `slot` (the same for all its places)."""
-    if slot.kind is SlotKind.LOCATION:
+def values_of(open_decision: OpenDecision) -> Values:
+    """The values that can be written for `open_decision`. All of its values have the same list."""
+    if open_decision.kind is DecisionKind.LOCATION:
         words = ["at:inline", "at:root", *(f"at:{i}" for i in range(MAX_LOCATIONS))]
         codes = np.array([[IDS[w]] for w in words], np.int64)
         return Values(np.arange(INLINE, MAX_LOCATIONS, dtype=np.int64), codes)
-    numbers = _numbers(slot)
+    numbers = _numbers(open_decision)
     digits = max(map(width, numbers))
     codes = np.array([ids(fixed(n, digits)) for n in numbers], np.int64)
     return Values(np.array(numbers, np.int64), codes)
 
 
-def _numbers(slot: Slot) -> list[int]:
-    if slot.kind in _FACTORED:
-        return divisors(slot.extent)
-    if slot.kind is SlotKind.CATEGORY and len(set(slot.options)) < len(slot.options):
-        return list(range(len(slot.options)))  # equal options: say which by index
-    if min(slot.options) < 0:
-        return list(range(len(slot.options)))
-    return list(slot.options)
+def _numbers(open_decision: OpenDecision) -> list[int]:
+    if open_decision.kind in _FACTORED:
+        return divisors(open_decision.extent)
+    if open_decision.kind is DecisionKind.CATEGORY and len(set(open_decision.options)) < len(
+        open_decision.options
+    ):
+        return list(range(len(open_decision.options)))  # equal options: write the index
+    if min(open_decision.options) < 0:
+        return list(range(len(open_decision.options)))
+    return list(open_decision.options)
 
 
-def places(slot: Slot) -> int:
-    """How many values are written for `slot`: 0 where nothing is open."""
-    if slot.kind in _FACTORED:
-        return slot.arity - 1 if is_open(slot) else 0
+def places(open_decision: OpenDecision) -> int:
+    """How many values are written for `open_decision`; 0 if there is nothing to choose."""
+    if open_decision.kind in _FACTORED:
+        return open_decision.arity - 1 if is_open(open_decision) else 0
     return 1
 
 
-def is_open(slot: Slot) -> bool:
-    """Whether a tile can be chosen at all: its extent is known and its partition rule can hold."""
-    return slot.extent > 0 and slot.extent % slot.partition[1] == 0
+def is_open(open_decision: OpenDecision) -> bool:
+    """Whether a tile can be chosen: its extent is known and its partition rule can be met."""
+    return open_decision.extent > 0 and open_decision.extent % open_decision.partition[1] == 0
 
 
-def legal(slot: Slot, place: int, remaining: Ints, inner: Ints) -> Bools:
-    """The legal values of a place, as a mask ``[batch, n]``.
+def legal(open_decision: OpenDecision, index: int, remaining: Ints, inner: Ints) -> Bools:
+    """The legal values for the value number `index` of a decision, as a mask ``[batch, n]``.
 
-    For tiles `remaining` ``[batch]`` is the extent not yet given to inner factors and `inner` the
-    product of the factors written so far; other kinds ignore both.
+    For tiles, `remaining` ``[batch]`` is the extent divided by the factors written so far, and
+    `inner` ``[batch]`` is the product of these factors. Other kinds ignore both.
     """
-    values = values_of(slot).values
-    if slot.kind not in _FACTORED:
+    values = values_of(open_decision).values
+    if open_decision.kind not in _FACTORED:
         return np.ones((len(remaining), len(values)), np.bool_)
     mask: Bools = remaining[:, None] % values[None, :] == 0
-    if place == 0 and slot.limit:
-        mask &= values[None, :] <= slot.limit
-    position, factor = slot.partition
-    # Factors are written innermost first; the last one of the inner part must complete the rule.
-    if slot.arity - 1 - place == position and factor > 1:
+    if index == 0 and open_decision.limit:
+        mask &= values[None, :] <= open_decision.limit
+    position, factor = open_decision.partition
+    # Factors are written innermost first. The last factor of the inner part must meet the rule.
+    if open_decision.arity - 1 - index == position and factor > 1:
         mask &= (inner[:, None] * values[None, :]) % factor == 0
     return mask
 
 
-def to_values(slot: Slot, decision: Decision) -> list[int]:
-    """The values that are written for a decision of `slot`; `ValueError` if it is not legal."""
-    if slot.kind in _FACTORED:
-        if not is_open(slot):
+def to_values(open_decision: OpenDecision, decision: Decision) -> list[int]:
+    """The values that are written for a decision. Raises `ValueError` if it is not legal."""
+    if open_decision.kind in _FACTORED:
+        if not is_open(open_decision):
             return []
-        _check_factors(slot, decision)
+        _check_factors(open_decision, decision)
         return list(reversed(decision[1:]))
-    if slot.kind is SlotKind.CATEGORY:
-        return [int(values_of(slot).values[decision[0]])]
+    if open_decision.kind is DecisionKind.CATEGORY:
+        return [int(values_of(open_decision).values[decision[0]])]
     return [decision[0]]
 
 
-def to_decision(slot: Slot, values: list[int]) -> Decision:
-    """The decision that `values` say; the inverse of `to_values`."""
-    if slot.kind in _FACTORED:
-        if not is_open(slot):
-            return (-1, *([1] * (slot.arity - 1)))
-        outer = slot.extent
+def to_decision(open_decision: OpenDecision, values: list[int]) -> Decision:
+    """The decision that was written as `values`; the inverse of `to_values`."""
+    if open_decision.kind in _FACTORED:
+        if not is_open(open_decision):
+            return (-1, *([1] * (open_decision.arity - 1)))
+        outer = open_decision.extent
         for value in values:
             outer //= value
         return (outer, *reversed(values))
-    if slot.kind is SlotKind.CATEGORY:
-        return (values_of(slot).index(values[0]),)
+    if open_decision.kind is DecisionKind.CATEGORY:
+        return (values_of(open_decision).index(values[0]),)
     return (values[0],)
 
 
-def _check_factors(slot: Slot, decision: Decision) -> None:
-    """Factors must be positive, multiply to the extent, and keep the innermost limit."""
-    remaining, inner = slot.extent, 1
-    if len(decision) != slot.arity:
-        raise ValueError(f"{len(decision)} factors where {slot.arity} are due")
-    for place, factor in enumerate(reversed(decision[1:])):
+def _check_factors(open_decision: OpenDecision, decision: Decision) -> None:
+    """Check the factors of a tile: positive, legal, their product is the extent."""
+    remaining, inner = open_decision.extent, 1
+    if len(decision) != open_decision.arity:
+        raise ValueError(f"{len(decision)} factors; expected {open_decision.arity}")
+    for index, factor in enumerate(reversed(decision[1:])):
         if factor < 1 or remaining % factor:
             raise ValueError(f"{factor} does not divide {remaining}")
-        row = legal(slot, place, np.array([remaining]), np.array([inner]))[0]
-        if not row[values_of(slot).index(factor)]:
-            raise ValueError(f"factor {factor} is not allowed at place {place}")
+        row = legal(open_decision, index, np.array([remaining]), np.array([inner]))[0]
+        if not row[values_of(open_decision).index(factor)]:
+            raise ValueError(f"factor {factor} is not allowed at position {index} from inside")
         remaining //= factor
         inner *= factor
     if decision[0] != remaining:
-        raise ValueError(f"the outermost factor is {decision[0]}, the others imply {remaining}")
+        raise ValueError(f"the outermost factor is {decision[0]}; expected {remaining}")
 
 
 @functools.lru_cache(maxsize=4096)

@@ -1,7 +1,7 @@
-"""Numbers as odd part and power of two, so that any extent can be said and 96 resembles 192.
+"""Numbers as words: an odd part and a power of two, so that 96 and 192 have similar words.
 
-``n = odd * 2**power``; the odd part is written as ``(odd - 1) / 2`` in base 256, most significant
-digit first. Almost every extent of a real network needs one digit, hence two tokens.
+``n = odd * 2**power``. The odd part is written as ``(odd - 1) / 2`` in base 256, most significant
+digit first. Almost all extents of real networks need one digit, so they are two tokens.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ def width(n: int) -> int:
 
 
 def fixed(n: int, digits: int) -> list[str]:
-    """Words of ``n >= 0`` with exactly `digits` digits of the odd part, then the power.
+    """Words of ``n >= 0``: exactly `digits` digits of the odd part, then the power.
 
-    Raises `ValueError` for what the language cannot say (negative, more digits, power above 31).
+    Raises `ValueError` if the language has no words for `n` (negative, too many digits, power above
+    31).
     """
     if n == 0:
         return ["odd:0"] * digits + ["zero"]
@@ -42,7 +43,7 @@ def fixed(n: int, digits: int) -> list[str]:
 
 
 def parse_fixed(words: list[str]) -> int:
-    """The number that `fixed` wrote as `words`; raises `ValueError` for anything else."""
+    """The number that `fixed` wrote as `words`. Raises `ValueError` for other words."""
     *digits, last = words
     half = 0
     for word in digits:
@@ -59,14 +60,14 @@ def parse_fixed(words: list[str]) -> int:
 
 
 def free(n: int) -> list[str]:
-    """Words of any integer, self-delimiting: a sign and a digit count only where needed."""
+    """Words of any integer, with a sign and a digit count if needed, so that their end is clear."""
     sign = ["minus"] if n < 0 else []
     digits = width(abs(n))
     return [*sign, *([f"digits:{digits}"] if digits > 1 else []), *fixed(abs(n), digits)]
 
 
 def parse_free(words: list[str]) -> tuple[int, list[str]]:
-    """The number at the start of `words` and what follows it."""
+    """The number at the start of `words`, and the words after it."""
     sign = 1
     if words[0] == "minus":
         sign, words = -1, words[1:]

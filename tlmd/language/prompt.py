@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from tlmd.computation import Access, Block, Computation, Sketch
 from tlmd.language import vocabulary
 from tlmd.language.numbers import free
 from tlmd.language.vocabulary import MAX_BLOCKS, MAX_ITERATORS, MAX_LEVELS, MAX_SKETCHES, known
-from tlmd.types import Access, Block, Computation, Sketch, TargetInfo
+from tlmd.types import TargetInfo
 
-# Longer descriptions leave out element-wise blocks in the middle, the least telling part.
+# In tokens. A longer description of a computation drops blocks, element-wise ones first.
 MAX_COMPUTATION = 420
 MAX_PROMPT = 640
 
@@ -35,7 +36,7 @@ def _computation(computation: Computation) -> list[str]:
     blocks = [_block(block) for block in computation.blocks]
     dropped = 0
     while sum(map(len, blocks)) > MAX_COMPUTATION and len(blocks) > 1:
-        # The block to drop: without a reduction if there is one, and the longest of these.
+        # Drop the longest block without a reduction; if all have one, the longest block.
         plain = [i for i, words in enumerate(blocks) if "R" not in words] or range(len(blocks))
         blocks.pop(max(plain, key=lambda i: len(blocks[i])))
         dropped += 1
@@ -55,7 +56,8 @@ def _block(block: Block) -> list[str]:
 
 
 def _access(access: Access) -> list[str]:
-    # A write names its own block, which is no news.
+    # The source of a write is its own block.
+
     source = "argument" if access.source < 0 else f"block:{min(access.source, MAX_BLOCKS - 1)}"
     words = [source, known(f"dtype:{access.dtype}", "dtype:other")]
     for terms in access.dims:
@@ -70,7 +72,7 @@ def _access(access: Access) -> list[str]:
 
 
 def _step(word: str) -> str:
-    """A step of a sketch as a word of the vocabulary, indices clipped to what it holds."""
+    """A step of a sketch as a word of the vocabulary. Indices that are too large are clipped."""
     kind, _, index = word.partition(":")
     if kind == "block":
         return f"block:{min(int(index), MAX_BLOCKS - 1)}"

@@ -1,7 +1,7 @@
-"""The closed vocabulary: every word the language will ever need, and no unknown token.
+"""The closed vocabulary: all words of the language. There is no token for unknown words.
 
-Ids are positions in `WORDS`. A checkpoint stores `FINGERPRINT`, so weights trained on another
-vocabulary are refused instead of misread.
+The id of a word is its position in `WORDS`. A checkpoint stores `FINGERPRINT`; tlmd refuses weights
+that were trained with another vocabulary.
 """
 
 from __future__ import annotations
@@ -87,14 +87,14 @@ PAD = IDS["[pad]"]
 FINGERPRINT = hashlib.sha256("\n".join(WORDS).encode()).hexdigest()[:16]
 
 if len(IDS) != len(WORDS):
-    raise AssertionError("a word stands twice in the vocabulary")
+    raise AssertionError("the vocabulary contains a word twice")
 
 
 def known(word: str, fallback: str) -> str:
-    """`word`, or `fallback` for a word outside the vocabulary (never an unknown token)."""
+    """`word` if it is in the vocabulary, else `fallback`."""
     return word if word in IDS else fallback
 
 
 def ids(words: list[str] | tuple[str, ...]) -> list[int]:
-    """The ids of `words`; raises `KeyError` for a word outside the vocabulary."""
+    """The ids of `words`. Raises `KeyError` for a word that is not in the vocabulary."""
     return [IDS[word] for word in words]

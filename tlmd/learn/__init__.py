@@ -1,7 +1,7 @@
-"""Learning: what was measured becomes the next checkpoint.
+"""Learning: makes the next checkpoint from what was measured.
 
-In: tasks and their records, a base checkpoint, a plan of how to train. Out: a checkpoint with a
-report, and questions that were held out, by which the gate judges whether it may be published.
-`demonstrations` loads neither torch nor TVM; `finetune` composes generator, space and model, and
-`pretrain` makes TLM-base from a data set.
+In: tasks, their records, a base checkpoint, the section ``train`` of the configuration. Out: a
+checkpoint with a report, and held-out examples, on which `gate` decides whether it is published.
+`demonstrations` chooses the records to train on; `task_datasets` encodes them; `finetune` trains
+language model and cost model; `pretrain` makes TLM-base from a data set.
 """

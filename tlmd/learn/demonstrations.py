@@ -1,4 +1,4 @@
-"""Which records to train on: the policies that turn what was measured into demonstrations."""
+"""Policies that choose which records become demonstrations."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NEAR = 1.25  # and how much slower than the best one they may be
 
 @dataclass(frozen=True)
 class Chosen:
-    """A record to imitate and the quality word its sentence begins with.
+    """A record to train on, and the quality word of its sentence.
 
     Example: ``Chosen(record, "quality:7")``.
     """
@@ -26,7 +26,7 @@ class Chosen:
 
 
 # Given the newest records of one task on one machine, the ones to train on.
-Policy = Callable[[Sequence[Record]], list[Chosen]]
+SelectionPolicy = Callable[[Sequence[Record]], list[Chosen]]
 
 
 def best(records: Sequence[Record]) -> list[Chosen]:
@@ -48,16 +48,16 @@ def top(records: Sequence[Record]) -> list[Chosen]:
 
 
 def quality(records: Sequence[Record]) -> list[Chosen]:
-    """All records, each with the word for how near to the best it is; failures say quality 0."""
+    """All records, each with the quality word of its time; failures have quality 0."""
     found = _best([r for r in records if math.isfinite(r.outcome.seconds)])
     reference = found.outcome.seconds if found else math.inf
     return [Chosen(r, quality_word(reference, r.outcome.seconds)) for r in records]
 
 
-POLICIES: dict[str, Policy] = {"best": best, "top": top, "quality": quality}
+POLICIES: dict[str, SelectionPolicy] = {"best": best, "top": top, "quality": quality}
 
 
-def policy(name: str) -> Policy:
+def policy(name: str) -> SelectionPolicy:
     """The policy of this name; raises `BadInput` for an unknown one."""
     if name not in POLICIES:
         known = ", ".join(POLICIES)
@@ -70,7 +70,7 @@ def _verified(records: Sequence[Record]) -> list[Record]:
 
 
 def _best(records: Sequence[Record]) -> Record | None:
-    """The fastest of `records`; an unverified or a noisy one only where there is no other."""
+    """The fastest record; an unverified or noisy one only if all are unverified or noisy."""
     return min(
         records,
         key=lambda r: (not r.outcome.verified, r.outcome.noisy, r.outcome.seconds),

@@ -1,4 +1,4 @@
-"""Fine-tuning: the checkpoint that all records so far teach, made anew whenever it is asked for."""
+"""Fine-tuning: makes a checkpoint from all records so far, anew in every round."""
 
 from __future__ import annotations
 
@@ -10,81 +10,71 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-from tlmd.errors import BadInput
+from tlmd.config import TrainConfig
 from tlmd.learn.demonstrations import policy
-from tlmd.learn.gate import Question
-from tlmd.learn.reading import Lesson, Patience, Reader
+from tlmd.learn.gate import HeldOutExample
+from tlmd.learn.task_datasets import ReadBudget, RecordReader, TaskDataset
 from tlmd.model.checkpoint import Checkpoint
-from tlmd.model.ranker import Ranker
+from tlmd.model.cost_model import CostModel
 from tlmd.model.training import Demonstration, Trainer, TrainingPlan
 from tlmd.types import Record, Task
 
-QUESTIONS = 256  # how many are held out for the gate at most
-_STARTS = ("base", "latest")
-_AVERAGED = 10  # the loss of a report is the mean of so many last steps
+MAX_HELD_OUT = 256  # examples for the gate
+HELD_OUT = 0.05  # share of candidates that nothing is ever trained on
+_AVERAGED = 10  # the reported loss is the mean of so many last steps
 Stop = Callable[[], bool]
 
 
 @dataclass(frozen=True)
-class FinePlan:
-    """How each checkpoint is made; the same for every network preset.
-
-    ``policy`` names what is trained on (`demonstrations.POLICIES`); ``start`` is ``base`` to learn
-    everything anew from TLM-base each time (the paper) or ``latest`` to continue. ``steps`` are the
-    optimiser's at most, ``rounds`` the ranker's new trees, ``held_out`` the share of candidates
-    that nothing is ever trained on.
-    """
-
-    policy: str = "quality"
-    start: str = "base"
-    steps: int = 60
-    learning_rate: float = 3e-4
-    rounds: int = 20
-    held_out: float = 0.05
-    seed: int = 0
-    device: str = "cpu"  # where the language model is trained, as torch names it
-
-
-@dataclass(frozen=True)
 class Report:
-    """What making one checkpoint took and what it rests on.
-
-    ``demonstrations`` of ``tasks`` were there to train on; ``loss`` is in nats per decided token
-    over the last steps (0 without a step), ``seconds`` the whole of it. ``held_out`` is for the
-    gate: at most `QUESTIONS`, one per task in turn, those measured last first.
-    """
+    """How one checkpoint was made."""
 
     version: int
     demonstrations: int
+    """Demonstrations that could be trained on."""
     tasks: int
+    """Tasks that they come from."""
     steps: int
+    """Optimiser steps that were taken."""
     loss: float
+    """Nats per decided token over the last steps; 0 without a step."""
     seconds: float
-    held_out: tuple[Question, ...] = ()
+    held_out: tuple[HeldOutExample, ...] = ()
+    """For the gate: at most `MAX_HELD_OUT`, one per task in turn, newest tasks first."""
 
 
 class FineTuner:
-    """Makes checkpoints from a base, which stays as it is, and from all records added so far.
+    """Makes checkpoints from a base, which it does not change, and from all records added so far.
 
-    Raises `BadInput` for a plan with an unknown policy or start. One thread at a time.
+    `config` is the section ``train``; the share `held_out` of all candidates is never trained on;
+    `device` is where the language model is trained, as torch names it. Not thread-safe. Raises
+    `BadInput` for an unknown policy.
     """
 
-    def __init__(self, base: Checkpoint, plan: FinePlan = FinePlan()) -> None:
-        if plan.start not in _STARTS:
-            raise BadInput(f"unknown start {plan.start!r}; use one of {', '.join(_STARTS)}")
-        self._select = policy(plan.policy)
+    def __init__(
+        self,
+        base: Checkpoint,
+        config: TrainConfig | None = None,
+        seed: int = 0,
+        device: str = "cpu",
+        held_out: float = HELD_OUT,
+    ) -> None:
+        self._config = config or TrainConfig()
+        self._select = policy(self._config.policy)
         self._base = base
-        self._plan = plan
+        self._seed = seed
+        self._device = device
+        self._held_out = held_out
         self._latest = base
-        self._ranker = base.ranker
+        self._cost_model = base.cost_model
         self._tasks: dict[str, dict[str, Task]] = defaultdict(dict)
         self._records: dict[tuple[str, str], dict[str, Record]] = defaultdict(dict)
-        self._readers: dict[str, Reader] = {}
+        self._readers: dict[str, RecordReader] = {}
 
     def add(self, tasks: Sequence[Task], records: Sequence[Record]) -> None:
-        """Add to what is learnt from; a newer record of a candidate replaces the older one.
+        """Add tasks and records; a newer record of a candidate replaces the older one.
 
-        Records of tasks that have not been added wait for them.
+        Records whose task is unknown are kept until the task is added.
         """
         for task in tasks:
             if task.module:
@@ -96,7 +86,7 @@ class FineTuner:
                 known[record.candidate.id] = record
 
     def follow(self, checkpoint: Checkpoint) -> None:
-        """Continue from `checkpoint` where the plan starts from the latest one.
+        """Use `checkpoint` as the latest one.
 
         For a restart, and after the registry has refused the latest one or rolled it back.
         """
@@ -105,28 +95,34 @@ class FineTuner:
     def train(self, version: int, stop: Stop) -> tuple[Checkpoint, Report]:
         """Make the checkpoint `version` from everything added so far.
 
-        `stop` is asked after each step, tree and newly read record: once it says so, the checkpoint
-        is what has been learnt until then, down to a copy of where it started (`Report.steps` 0).
+        `stop` is called after each step, each tree and each newly read record. When it returns
+        True, the checkpoint holds what was learnt until then. Without a step (`Report.steps` 0) it
+        is a copy of the checkpoint where the round started.
         """
         begin = time.monotonic()
-        lessons = self._lessons(stop)
-        ranker = self._rank(lessons, stop)
-        shown = [d for lesson in lessons for d in lesson.training]
-        start = self._base if self._plan.start == "base" else self._latest
+        datasets = self._datasets(stop)
+        cost_model = self._fit_cost_model(datasets, stop)
+        shown = [d for dataset in datasets for d in dataset.training]
+        start = self._base if self._config.start == "base" else self._latest
         model = copy.deepcopy(start.model)
         losses = self._fit(model, shown, version, stop)
         report = Report(
             version,
             len(shown),
-            len({lesson.task_id for lesson in lessons if lesson.training}),
+            len({dataset.task_id for dataset in datasets if dataset.training}),
             len(losses),
             fmean(losses[-_AVERAGED:]) if losses else 0.0,
             time.monotonic() - begin,
-            _questions(lessons),
+            _held_out_examples(datasets),
         )
-        notes = {
-            "start": start.version,
-            "policy": self._plan.policy,
+        notes = self._notes(report, start.version)
+        self._latest = Checkpoint(version, self._base.preset, model, cost_model, notes)
+        return self._latest, report
+
+    def _notes(self, report: Report, start: int) -> dict[str, Any]:
+        return {
+            "start": start,
+            "policy": self._config.policy,
             "records": sum(map(len, self._records.values())),
             "demonstrations": report.demonstrations,
             "tasks": report.tasks,
@@ -134,72 +130,67 @@ class FineTuner:
             "loss": round(report.loss, 4),
             "seconds": round(report.seconds, 2),
         }
-        self._latest = Checkpoint(version, self._base.preset, model, ranker, notes)
-        return self._latest, report
 
-    def _lessons(self, stop: Stop) -> list[Lesson]:
-        """What can be learnt, per task and machine; those read by the time `stop` says so."""
-        lessons, patience = [], Patience(stop)
+    def _datasets(self, stop: Stop) -> list[TaskDataset]:
+        """The training data per task and machine, of the tasks that are read before `stop`."""
+        datasets, budget = [], ReadBudget(stop)
         for (task_id, fingerprint), records in self._records.items():
             task = self._task(task_id, fingerprint)
             if task is None:
                 continue
-            reader = self._reader(task)
-            if not reader.read(task, list(records.values()), patience):
+            reader, found = self._reader(task), list(records.values())
+            if not reader.read(task, found, budget):
                 break
-            lessons.append(
-                reader.lesson(task, list(records.values()), self._select, self._plan.held_out)
-            )
-        return lessons
+            datasets.append(reader.dataset(task, found, self._select, self._held_out))
+        return datasets
 
     def _task(self, task_id: str, fingerprint: str) -> Task | None:
-        """The task as that machine sees it; where only others know it, as one of them does."""
+        """The task on that machine; where only other machines have it, the task of one of them."""
         known = self._tasks.get(task_id, {})
         return known.get(fingerprint) or next(iter(known.values()), None)
 
-    def _reader(self, task: Task) -> Reader:
+    def _reader(self, task: Task) -> RecordReader:
         machine = task.target.fingerprint
         if machine not in self._readers:
-            self._readers[machine] = Reader(self._base)
+            self._readers[machine] = RecordReader()
         return self._readers[machine]
 
-    def _rank(self, lessons: list[Lesson], stop: Stop) -> Ranker:
-        """Always the base's ranker with new trees, so that they do not pile up."""
+    def _fit_cost_model(self, datasets: list[TaskDataset], stop: Stop) -> CostModel:
+        """The base's cost model with new trees; always the base's, so that trees do not pile up."""
         if stop():
-            return self._ranker
-        tables = [lesson.table for lesson in lessons]
-        plan = self._plan
-        adapted = self._base.ranker.adapt(tables, plan.rounds, plan.seed, stop)
-        # A few trees are better than none, but not than all those of an earlier version.
-        if not stop() or self._ranker is self._base.ranker:
-            self._ranker = adapted
-        return self._ranker
+            return self._cost_model
+        tables = [dataset.table for dataset in datasets]
+        adapted = self._base.cost_model.adapt(tables, self._config.rounds, self._seed, stop)
+        # A few trees are better than none, but worse than all those of an earlier version.
+        if not stop() or self._cost_model is self._base.cost_model:
+            self._cost_model = adapted
+        return self._cost_model
 
     def _fit(self, model: Any, shown: list[Demonstration], version: int, stop: Stop) -> list[float]:
         """Train `model` in place; the loss of each step."""
         if stop():
             return []
         plan = TrainingPlan(
-            steps=self._plan.steps,
-            learning_rate=self._plan.learning_rate,
-            seed=self._plan.seed + version,
+            steps=self._config.steps,
+            learning_rate=self._config.learning_rate,
+            seed=self._seed + version,
             decay=False,
         )
-        model.to(self._plan.device)
+        model.to(self._device)
         try:
             return Trainer(model, plan).fit(shown, lambda _step, _loss: not stop())
         finally:
             model.to("cpu")
 
 
-def _questions(lessons: list[Lesson]) -> tuple[Question, ...]:
-    """One of each lesson in turn, those measured last first, until there are enough."""
-    newest = sorted(lessons, key=lambda lesson: -lesson.newest)
-    longest = max((len(lesson.held_out) for lesson in newest), default=0)
-    turns = (
-        lesson.held_out[turn]
-        for turn in range(longest)
-        for lesson in newest
-        if turn < len(lesson.held_out)
+def _held_out_examples(datasets: list[TaskDataset]) -> tuple[HeldOutExample, ...]:
+    """The first of each dataset, then the second of each, and so on; newest datasets first."""
+    newest = sorted(datasets, key=lambda dataset: -dataset.newest)
+    longest = max((len(dataset.held_out) for dataset in newest), default=0)
+    in_turn = (
+        dataset.held_out[index]
+        for index in range(longest)
+        for dataset in newest
+        if index < len(dataset.held_out)
     )
-    return tuple(question for question, _ in zip(turns, range(QUESTIONS), strict=False))
+    return tuple(example for example, _ in zip(in_turn, range(MAX_HELD_OUT), strict=False))

@@ -1,8 +1,8 @@
 """Make TLM-base: `python -m tlmd.learn.pretrain --records FILE --out DIR`.
 
-The ranker is fitted to measured records; the language model learns from random legal sentences of
-the training corpus, each with the quality that was measured or, for the many that were not, the
-one the ranker predicts. The held-out networks contribute nothing.
+The cost model is fitted to measured records. The language model learns from random legal sentences
+of the training corpus, each with its quality: the measured one or, for most of them, the one that
+the cost model predicts. Held-out networks contribute nothing.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import argparse
 import sys
 import time
 from collections import defaultdict
+from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
@@ -18,17 +19,19 @@ import numpy as np
 import torch
 
 from tlmd.config import SHIPPED
-from tlmd.generate.generator import Generator
 from tlmd.language.sentence import quality_word
 from tlmd.learn.demonstrations import quality as by_quality
 from tlmd.learn.encoding import Encoder
+from tlmd.learn.feature_tables import FeatureTables
 from tlmd.model import checkpoint as checkpoints
 from tlmd.model import network
 from tlmd.model.checkpoint import Checkpoint
-from tlmd.model.ranker import Measured, Ranker
+from tlmd.model.cost_model import CostModel, Measured
 from tlmd.model.training import Demonstration, Trainer, TrainingPlan
 from tlmd.records.dataset import read_dataset
 from tlmd.records.store import RecordStore
+from tlmd.space.cache import SpaceCache
+from tlmd.space.features import FeatureExtractors
 from tlmd.space.space import InvalidCandidate, TaskSpace
 from tlmd.types import Candidate, Record, Task
 
@@ -49,11 +52,12 @@ def main(arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
     tasks, records = read(options.records)
-    base = Checkpoint(0, options.preset, network.create(options.preset, options.seed), Ranker())
-    generator = Generator(base, seed=options.seed)
-    base.ranker = fit_ranker(generator, tasks, records, options.seed)
-    generator.swap(base)
-    demonstrations, kept_out = sentences(generator, tasks, records, options.sentences, options.seed)
+    base = Checkpoint(0, options.preset, network.create(options.preset, options.seed), CostModel())
+    spaces = SpaceCache()
+    base.cost_model = fit_cost_model(FeatureTables(spaces), tasks, records, options.seed)
+    rng = Random(options.seed)
+    grader = Grader(base.cost_model, FeatureExtractors(), rng, options.sentences)
+    demonstrations, kept_out = sentences(spaces, grader, tasks, records)
     print(f"{len(demonstrations)} sentences, {len(kept_out)} kept out", flush=True)
     loss = train(base, demonstrations, kept_out, options.minutes, options.seed)
     base.notes = {
@@ -82,72 +86,78 @@ def read(path: Path) -> tuple[list[Task], dict[str, list[Record]]]:
     return [task for task in known if task.module], records
 
 
-def fit_ranker(
-    generator: Generator, tasks: list[Task], records: dict[str, list[Record]], seed: int
-) -> Ranker:
-    """The ranker of all measurements; prints how well it ranks tasks it has not seen."""
-    tables = [generator.table(t, records[t.id]) for t in tasks if len(records[t.id]) >= 4]
-    check = [t for i, t in enumerate(tables) if i % 5 == 0]
-    rest = [t for i, t in enumerate(tables) if i % 5]
-    trial = Ranker().fit(rest, seed=seed)
-    found = [_top_share(trial, table) for table in check]
-    if found:
-        share = np.mean(found)
-        print(f"ranker: its first pick reaches {share:.2f} of the best on unseen tasks", flush=True)
-    return Ranker().fit(tables, seed=seed)
+def fit_cost_model(
+    tables: FeatureTables, tasks: list[Task], records: dict[str, list[Record]], seed: int
+) -> CostModel:
+    """Fit to all measurements; prints how well it ranks tasks that it has not seen."""
+    found = [tables.table(t, records[t.id]) for t in tasks if len(records[t.id]) >= 4]
+    kept_out = [table for i, table in enumerate(found) if i % 5 == 0]
+    rest = [table for i, table in enumerate(found) if i % 5]
+    trial = CostModel().fit(rest, seed=seed)
+    if kept_out:
+        share = np.mean([_top_share(trial, table) for table in kept_out])
+        print(f"cost model: first pick reaches {share:.2f} of the best on unseen tasks", flush=True)
+    return CostModel().fit(found, seed=seed)
 
 
-def _top_share(ranker: Ranker, table: Measured) -> float:
-    """Best time over the time of the ranker's first pick."""
-    pick = int(ranker.score(table.features).argmax())
+def _top_share(cost_model: CostModel, table: Measured) -> float:
+    """Best time over the time of the cost model's first pick."""
+    pick = int(cost_model.score(table.features).argmax())
     return float(table.seconds.min() / table.seconds[pick])
 
 
+@dataclass(frozen=True)
+class Grader:
+    """Says how good a candidate is: as measured, else as the cost model predicts."""
+
+    cost_model: CostModel
+    extractors: FeatureExtractors
+    rng: Random
+    drawn: int
+    """Random candidates per task."""
+
+    def grade(self, space: TaskSpace, records: list[Record]) -> list[tuple[Candidate, str, float]]:
+        """Candidates of a task with their quality word and their weight."""
+        measured = by_quality(records)
+        return [
+            *((c.record.candidate, c.quality, c.record.outcome.weight) for c in measured),
+            *self._predicted(space),
+        ]
+
+    def _predicted(self, space: TaskSpace) -> list[tuple[Candidate, str, float]]:
+        drawn: dict[str, Candidate] = {}
+        schedules = []
+        for _ in range(self.drawn):
+            try:
+                candidate = space.random(self.rng)
+                if candidate.id not in drawn:
+                    schedules.append(space.finish(candidate))
+                    drawn[candidate.id] = candidate
+            except InvalidCandidate:
+                continue
+        scores = self.cost_model.score(self.extractors.of(space.task.target).rows(schedules))
+        top = float(scores.max()) if len(scores) else 0.0
+        return [
+            (candidate, quality_word(float(score), top), 1.0)  # both are speeds
+            for candidate, score in zip(drawn.values(), scores, strict=True)
+        ]
+
+
 def sentences(
-    generator: Generator,
-    tasks: list[Task],
-    records: dict[str, list[Record]],
-    count: int,
-    seed: int,
+    spaces: SpaceCache, grader: Grader, tasks: list[Task], records: dict[str, list[Record]]
 ) -> tuple[list[Demonstration], list[Demonstration]]:
     """Demonstrations to train on and to validate with."""
-    rng = Random(seed)
     training: list[Demonstration] = []
     kept_out: list[Demonstration] = []
     for number, task in enumerate(sorted(tasks, key=lambda t: t.id)):
-        space = generator.space(task)
+        space = spaces.get(task)
         encoder = Encoder(space)
         into = kept_out if number % _VALIDATION == 0 else training
-        graded = _graded(generator, space, records[task.id], rng, count)
-        for candidate, quality, weight in graded:
+        for candidate, quality, weight in grader.grade(space, records[task.id]):
             encoded = encoder.encode(candidate)
             if encoded is not None:
                 into.append(encoded.demonstration(quality, weight))
     return training, kept_out
-
-
-def _graded(
-    generator: Generator, space: TaskSpace, records: list[Record], rng: Random, count: int
-) -> list[tuple[Candidate, str, float]]:
-    """Measured candidates with quality and weight, random ones with the predicted quality."""
-    graded = [(c.record.candidate, c.quality, c.record.outcome.weight) for c in by_quality(records)]
-    drawn: dict[str, Candidate] = {}
-    schedules = []
-    for _ in range(count):
-        try:
-            candidate = space.random(rng)
-            if candidate.id not in drawn:
-                schedules.append(space.finish(candidate))
-                drawn[candidate.id] = candidate
-        except InvalidCandidate:
-            continue
-    scores = generator.checkpoint.ranker.score(generator.extractor(space.task).rows(schedules))
-    top = float(scores.max()) if len(scores) else 0.0
-    graded += [
-        (candidate, quality_word(float(score), top), 1.0)  # both are speeds
-        for candidate, score in zip(drawn.values(), scores, strict=True)
-    ]
-    return graded
 
 
 def train(

@@ -1,8 +1,8 @@
 """Build, run, time and check candidates on the real device.
 
-In: jobs (a task, a trace, the incumbent's time). Out: one `Outcome` per job, failures included.
-A server process that has TVM loaded forks one child per candidate: whatever a candidate does costs
-that candidate only. `client.Measurer`, `cores` and `peak` load no TVM and are what others import;
-everything else here runs in the server or its children. `timing`, `noise` and `finals` decide how
-often to run and what the times mean, in pure Python.
+In: tasks with `MeasureInput`s. Out: one `Outcome` each, failures included. A server process that
+has TVM loaded forks one child per candidate: a candidate that crashes costs only itself.
+`measurer.Measurer` starts the server and is what others import; it, `cores` and `peak` load no TVM.
+`timing`, `noise` and `interleaving` are pure Python: they decide how often a program runs, and what
+its true time is. The README of `tlmd/` shows how one candidate travels.
 """

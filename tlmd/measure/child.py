@@ -1,7 +1,7 @@
-"""What a forked child does: its work, with whatever goes wrong as an outcome, and the report.
+"""What a forked child does: it carries out one request and reports; every failure is an outcome.
 
-The child of a single-threaded server inherits TVM, the parsed task and its inputs. It ends with
-`os._exit`, so nothing of the server's is flushed or closed twice.
+The child of the single-threaded server inherits TVM, the parsed task and its inputs. It ends with
+`os._exit`, so it neither flushes nor closes anything of the server's.
 """
 
 from __future__ import annotations
@@ -12,45 +12,48 @@ from dataclasses import replace
 from typing import Any
 
 from tlmd.measure import sandbox
-from tlmd.measure.attempt import Attempt
+from tlmd.measure.candidate_run import CandidateRun
+from tlmd.measure.child_context import ChildContext, ServerContext, Stopwatch
+from tlmd.measure.finalist_comparison import FinalistComparison
 from tlmd.measure.program import Program
-from tlmd.measure.protocol import Final, Verdict, Work, send
-from tlmd.measure.race import Race
-from tlmd.measure.rig import Environment, Stopwatch, Workplace
+from tlmd.measure.protocol import MeasureReply, MeasureRequest, send
 from tlmd.space.schedule import InvalidCandidate
 from tlmd.types import Outcome, Status, Timing
 
 
 def run(
-    env: Environment,
-    work: Work | Final,
+    server: ServerContext,
+    request: MeasureRequest,
     program: Program,
     inputs: list[Any] | None,
     forked_s: float,
     report_fd: int,
     log_fd: int,
 ) -> None:
-    """Measure `work` and report; never raises. `forked_s` is `time.perf_counter` at the fork."""
-    sandbox.shield(env.setup, work.is_baseline, log_fd)
-    watch = Stopwatch(forked_s)
-    watch.lap("start")
-    place = Workplace(env, program, inputs, report_fd, watch)
+    """Carry out `request` and report; never raises. `forked_s` is `time.perf_counter` at the fork.
+
+    `inputs` are the program's arguments, None where the child has to make them.
+    """
+    sandbox.restrict(server.setup, server.config, request.is_baseline, log_fd)
+    stopwatch = Stopwatch(forked_s)
+    stopwatch.lap("start")
+    context = ChildContext(server, program, inputs, report_fd, stopwatch)
     try:
-        kind = Race(place, work) if isinstance(work, Final) else Attempt(place, work)
-        outcomes = kind.measure()
+        work = FinalistComparison if request.is_comparison else CandidateRun
+        outcomes = work(context, request).measure()
     except InvalidCandidate as error:
         outcomes = (Outcome(Status.INVALID, detail=_one_line(error)),)
     except MemoryError as error:
         outcomes = (Outcome(Status.OUT_OF_MEMORY, detail=_one_line(error) or "MemoryError"),)
     except Exception as error:
-        outcomes = (Outcome(_blame(error, place.built), detail=_one_line(error)),)
-    timing = Timing(**watch.stages)
+        outcomes = (Outcome(_status_of(error, context.built), detail=_one_line(error)),)
+    timing = Timing(**stopwatch.stages)
     with contextlib.suppress(OSError):
-        verdict = tuple(replace(outcome, timing=timing) for outcome in outcomes)
-        send(report_fd, Verdict(verdict, time.perf_counter()))
+        timed = tuple(replace(outcome, timing=timing) for outcome in outcomes)
+        send(report_fd, MeasureReply(request.ticket, timed, time.perf_counter()))
 
 
-def _blame(error: Exception, built: bool) -> Status:
+def _status_of(error: Exception, built: bool) -> Status:
     if sandbox.says_out_of_memory(str(error)):
         return Status.OUT_OF_MEMORY
     return Status.RUN_ERROR if built else Status.BUILD_ERROR

@@ -10,17 +10,20 @@ import subprocess
 import sys
 import threading
 import time
+from collections import OrderedDict
 from pathlib import Path
 from typing import Any
 
 from tlmd import children
 from tlmd.errors import Failed
-from tlmd.measure.protocol import Inbox, Ready, Setup, send
+from tlmd.measure.protocol import LoadTask, MeasureRequest, MessageReader, Ready, Setup, send
+from tlmd.types import Task
 from tlmd.wire import WireError
 
 _START_S = 120.0
 _CLOSE_S = 5.0
-_STOP_S = 0.1  # between two looks whether to give up waiting
+_STOP_S = 0.1  # between two looks at `stop`
+_LOADED_TASKS = 128  # that a server keeps parsed
 
 
 class Connection:
@@ -32,7 +35,8 @@ class Connection:
     def __init__(self, setup: Setup, stop: threading.Event | None = None) -> None:
         slot = "-".join(map(str, setup.run))
         log_path = Path(setup.cache_dir) / f"server-{slot}.log"
-        self._inbox = Inbox()
+        self._reader = MessageReader()
+        self._loaded: OrderedDict[str, None] = OrderedDict()
         self._socket, theirs = socket.socketpair()
         command = [sys.executable, "-m", "tlmd.measure.server", str(theirs.fileno())]
         with theirs, open(log_path, "wb") as log:
@@ -45,7 +49,7 @@ class Connection:
                 env=_environment(len(setup.run)),
             )
         with contextlib.suppress(OSError):
-            self.send(setup)
+            self._send(setup)
         ready = self._await_ready(stop or threading.Event())
         if not isinstance(ready, Ready) or ready.error:
             code = self.kill()
@@ -56,33 +60,47 @@ class Connection:
     def _await_ready(self, stop: threading.Event) -> Any:
         deadline = time.monotonic() + _START_S
         poll = select.poll()
-        poll.register(self._socket.fileno(), select.POLLIN)
+        poll.register(self.fileno, select.POLLIN)
         while not stop.is_set() and time.monotonic() < deadline:
             if poll.poll(_STOP_S * 1000):
-                return self.receive(deadline - time.monotonic())
+                messages = self.read()
+                if messages is None or messages:
+                    return messages[0] if messages else None
         return None
 
     @property
     def pid(self) -> int:
         return self._process.pid
 
-    def send(self, message: Any) -> None:
-        """Send one message; raises `OSError` when the server is gone."""
-        send(self._socket.fileno(), message)
+    @property
+    def fileno(self) -> int:
+        """The descriptor to poll for replies."""
+        return self._socket.fileno()
 
-    def receive(self, timeout_s: float) -> Any:
-        """The next message, or None when the server is gone, silent or talks nonsense."""
-        deadline = time.monotonic() + timeout_s
-        fd = self._socket.fileno()
-        poll = select.poll()
-        poll.register(fd, select.POLLIN)
+    def send_request(self, task: Task, request: MeasureRequest) -> None:
+        """Send a request, and before it the task where the server does not have it.
+
+        Raises `OSError` when the server is gone.
+        """
+        if task.id in self._loaded:
+            self._loaded.move_to_end(task.id)
+        else:
+            forget = ""
+            if len(self._loaded) >= _LOADED_TASKS:
+                forget = self._loaded.popitem(last=False)[0]
+            self._loaded[task.id] = None
+            self._send(LoadTask(task, forget))
+        self._send(request)
+
+    def read(self) -> list[Any] | None:
+        """Messages that have arrived; None where the server is gone or sends something else."""
         with contextlib.suppress(OSError, WireError):
-            while (message := self._inbox.next()) is None:
-                left_s = deadline - time.monotonic()
-                if left_s <= 0 or not poll.poll(left_s * 1000) or not self._inbox.read(fd):
-                    return None
-            return message
+            if self._reader.read(self.fileno):
+                return list(iter(self._reader.next, None))
         return None
+
+    def _send(self, message: Any) -> None:
+        send(self.fileno, message)
 
     def close(self) -> None:
         """Let the server end itself and its children."""

@@ -1,4 +1,4 @@
-"""Which cores time candidates and which ones build them."""
+"""Plans which cores time candidates and which cores build them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SYSFS = Path("/sys/devices/system/cpu")
 
 @dataclass(frozen=True, slots=True)
 class CoreLayout:
-    """The logical CPUs of one slot: ``run`` times (exclusively), ``build`` does everything else.
+    """The logical CPUs of one slot: ``run`` only times, ``build`` does everything else.
 
     Example: ``CoreLayout(run=(1,), build=(0,))``.
     """
@@ -74,18 +74,18 @@ def threads() -> set[int]:
 
 
 def spread(cores: tuple[int, ...], workers: Iterable[int]) -> None:
-    """This thread and `workers` (thread ids) on one core each: else two of them may share one."""
+    """Pin this thread and `workers` (thread ids) to one core each, so that no two share a core."""
     for thread, core in zip((0, *sorted(workers)), cores, strict=False):
         os.sched_setaffinity(thread, {core})
 
 
 def slot_lock(cache_dir: Path, run: tuple[int, ...]) -> Path:
-    """The file that whoever times something on these cores holds a lock on (`fcntl.flock`)."""
+    """The file to lock (`fcntl.flock`) while timing anything on these cores."""
     return cache_dir / f"slot-{'-'.join(map(str, run))}.lock"
 
 
 def _physical_cores(cpus: Iterable[int], sysfs: Path) -> list[tuple[int, ...]]:
-    """Groups of SMT siblings among `cpus`, in ascending order; single CPUs where unknown."""
+    """Groups of SMT siblings among `cpus`, ascending; a CPU without known siblings is alone."""
     left = set(cpus)
     groups = []
     while left:

@@ -11,7 +11,7 @@ class EnergyMeter:
     """Package energy between `start` and `stop`; None where RAPL is missing or not readable."""
 
     def __init__(self, root: Path = _POWERCAP) -> None:
-        # Subzones (intel-rapl:0:0) are parts of their package and would count twice.
+        # Subzones (intel-rapl:0:0) are parts of a package; they would be counted twice.
         zones = root.glob("intel-rapl:*") if root.is_dir() else ()
         self._zones = sorted(z for z in zones if z.name.count(":") == 1)
         self._before: list[int] | None = None

@@ -1,21 +1,19 @@
-"""A built program with its arguments on the device: what is run, timed and compared."""
+"""A built program with its arguments on the device, ready to run."""
 
 from __future__ import annotations
 
 import time
 from typing import Any
 
-import numpy as np
 import tvm
 
 from tlmd.measure import verify
 from tlmd.measure.program import Program, make_inputs
 from tlmd.measure.timing import REPEAT_S
+from tlmd.measure.verify import Array
 
-_CLOCKED_S = 0.2e-3  # a program at least this slow is timed by Python's clock, to 1 %
+_CLOCKED_S = 0.2e-3  # Python's clock times a program that is at least this slow to 1 %
 _COLD_RUNS = 8  # per repeat at most
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class Executable:
@@ -55,7 +53,7 @@ class Executable:
             if not argument.reads:
                 self._tensors[index].copyfrom(verify.poison(argument))
         seconds = self.once()
-        # A copy (`numpy` copies): the runs to come write again.
+        # `numpy` copies, because later runs overwrite the outputs.
         return seconds, [self._tensors[index].numpy() for index in self._program.outputs]
 
     def once(self) -> float:
@@ -67,7 +65,7 @@ class Executable:
         return time.perf_counter() - begin
 
     def run(self, number: int) -> float:
-        """Mean seconds of `number` runs in a row; of a few of them where caches are cold."""
+        """Mean seconds of `number` runs in a row; with cold caches of a few runs."""
         if self._constants:
             return self._run_cold(min(number, _COLD_RUNS))
         if self._on_cpu and number * _CLOCKED_S <= REPEAT_S:

@@ -1,15 +1,15 @@
-"""From clocked repeats to a time: drift-corrected, with an interval that it lies in.
+"""From clocked repeats to a time: drift-corrected, with an interval that contains the true time.
 
-Whatever disturbs a program delays it, so the fastest repeat is nearest to the truth (Chen & Revels,
-arXiv 1608.04295) and what the others take longer tells how near: delays are taken as exponential,
-for which the minimum's excess has a known distribution. The machine's own speed is divided out
-before, repeat by repeat, by a reference kernel that was timed around each of them; its readings are
-delayed by the same accidents, so the fastest of a moment counts. Dividing by a delayed one would
-turn an accident into luck, which a minimum then picks.
+Every disturbance delays a program, so the fastest repeat is nearest to the true time (Chen &
+Revels, arXiv 1608.04295). How much longer the other repeats take shows how near it is: delays are
+modelled as exponential, and the distribution of their minimum is known. Before that, each repeat is
+divided by the machine's own speed, which a reference kernel shows around it. The same disturbances
+delay the reference kernel, so the fastest reading of a moment counts: dividing by a delayed reading
+would make a program look too fast, and a minimum would then pick it.
 
-A neighbour on the same core of a shared machine leaves less of its caches. That slows some programs
-by half and others not at all, so how slow the caches are now cannot be divided out: the time is the
-middle of what it may have cost, and the interval holds both ends.
+Another user of the same physical core of a shared machine leaves less of its caches. That slows
+some programs by half and others not at all, so it cannot be divided out: the time is the middle of
+what it may have cost, and the interval contains both ends.
 """
 
 from __future__ import annotations
@@ -20,24 +20,27 @@ from dataclasses import dataclass
 
 CONFIDENCE = 0.95
 NOISY = 0.05  # half-width, as a share, from which a time is called noisy
-# Known of the delays before anything is measured: as if so many repeats had come in with so much.
+# Prior knowledge of the delays: as if so many repeats had been delayed by this share.
 _PRIOR, _DELAY = 2, 0.03
-_REFERENCE = 0.006  # how far one reading of the reference kernel is off, as a share
-_MOMENT = 3  # repeats to either side that the machine had the same speed for
-_FELT = 0.5  # half of what slow caches may cost: from nothing (a GEMM) to all (a convolution)
-_WORST = 1.5  # more they do not cost, however slow the probe is
+_REFERENCE = 0.006  # error of one reading of the reference kernel, as a share
+_MOMENT = 3  # repeats before and after, for which the machine's speed is taken as constant
+_FELT = 0.5  # share of the caches' slowness in the time: a GEMM feels none, a convolution all
+_WORST = 1.5  # slow caches never cost more, even if the probe is slower
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """How slow the machine is: ``core`` 1.0 as at the start, ``caches`` 1.0 as at their best."""
+    """How slow the machine is.
+
+    ``core`` is 1.0 at the speed of the server's start, ``caches`` 1.0 at their best speed.
+    """
 
     core: float = 1.0
     caches: float = 1.0
 
 
 def fastest_of(readings: Sequence[Reading]) -> Reading:
-    """What several readings of one moment say: accidents only ever delay one."""
+    """The reading of a moment with several readings: disturbances only delay, so the fastest."""
     return Reading(min(r.core for r in readings), min(r.caches for r in readings))
 
 
@@ -60,12 +63,12 @@ class Estimate:
 
     @property
     def delays(self) -> float:
-        """What of the spread more repeats at the same moment may take away."""
+        """The part of the spread that more repeats at the same moment can reduce."""
         return self.spread - 0.5 * math.log(self.crowded)
 
 
 def estimate(samples: Sequence[float], readings: Sequence[Reading]) -> Estimate:
-    """The time behind `samples` (seconds per run, at least one).
+    """The true time that `samples` (seconds per run, at least one) show.
 
     `readings` says for each how slow the machine was then. The interval's low end is the F(2, 2k)
     quantile of the exponential model; its middle allows for what the fastest of so few is still
@@ -86,7 +89,7 @@ def estimate(samples: Sequence[float], readings: Sequence[Reading]) -> Estimate:
 
 
 def _settled(readings: Sequence[Reading]) -> list[Reading]:
-    """For each repeat the fastest readings of its moment, within reason."""
+    """For each repeat the fastest readings of its moment; slow caches count up to `_WORST`."""
     moments = (readings[max(0, i - _MOMENT) : i + _MOMENT + 1] for i in range(len(readings)))
     settled = map(fastest_of, moments)
     return [Reading(r.core, min(_WORST, r.caches)) for r in settled]

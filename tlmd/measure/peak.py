@@ -1,6 +1,7 @@
-"""What the run cores can do, measured: multiply-add peak, memory bandwidth, noise.
+"""Measures what the run cores can do: multiply-add peak, memory bandwidth, noise.
 
-`python -m tlmd.measure.peak roof|noise TARGET_JSON CORES` prints its figures as one line of JSON.
+`python -m tlmd.measure.peak measure_roofline|noise TARGET_JSON CORES` prints its figures as one
+line of JSON.
 """
 
 from __future__ import annotations
@@ -26,39 +27,38 @@ _CROWDED = 1.15  # times the probe's fastest reading
 
 @dataclass(frozen=True)
 class Traffic:
-    """What a task has to do at least: operations, bytes of its weights and of all else it touches.
-
-    ``dtype`` is that of what is multiplied.
-    """
+    """The least that a task has to do: operations, and bytes of its arguments."""
 
     flops: float
     constant_bytes: int
+    """Of the weights."""
     other_bytes: int
     dtype: str
+    """Of the operands that are multiplied."""
 
 
 @dataclass(frozen=True)
-class Roof:
+class Roofline:
     """The limits of all run cores together.
 
-    ``gflops`` are multiply-adds from registers (two operations each) in 1e9 per second, by dtype;
-    ``bandwidth`` is what ``c = a + 3 b`` reads and writes in 1e9 bytes per second, as pairs
-    ``(bytes that fit, speed)`` from the nearest cache to memory (the roofline model: Williams,
-    Waterman, Patterson, CACM 2009).
+    The roofline model: Williams, Waterman, Patterson, CACM 2009.
     """
 
     gflops: dict[str, float]
+    """By dtype: 1e9 operations per second of multiply-adds in registers (two operations each)."""
     bandwidth: tuple[tuple[int, float], ...]
+    """Per memory level, nearest first: ``(bytes that fit, 1e9 bytes per second)`` that
+    ``c = a + 3 b`` reads and writes."""
 
     @property
     def memory_gb_s(self) -> float:
-        """Of memory itself."""
+        """Bandwidth of the memory, in 1e9 bytes per second."""
         return self.bandwidth[-1][1]
 
     def limits(self, traffic: Traffic) -> dict[str, float]:
-        """The seconds that computing and moving bytes take at least.
+        """The least seconds for computing and for moving bytes.
 
-        Weights come from memory, what else a task touches from the nearest cache that holds it.
+        Weights come from memory; the other arguments from the nearest cache that can hold them.
         """
         peak = self.gflops.get(traffic.dtype, self.gflops["float32"])
         near = next(speed for size, speed in self.bandwidth if traffic.other_bytes <= size)
@@ -66,33 +66,31 @@ class Roof:
         return {"compute": traffic.flops / peak / 1e9, "memory": moved / 1e9}
 
     def share(self, traffic: Traffic, seconds: float) -> tuple[float, str]:
-        """The share of the nearer limit that a program of `seconds` reaches, and which it is."""
+        """The share of the nearer limit that a program of `seconds` reaches, and its name."""
         limits = self.limits(traffic)
         nearer = max(limits, key=lambda name: limits[name])
         return (limits[nearer] / seconds if seconds > 0 else 0.0), nearer
 
 
-def roof(target: TargetInfo, run_cores: tuple[int, ...]) -> Roof:
+def measure_roofline(target: TargetInfo, run_cores: tuple[int, ...]) -> Roofline:
     """Measure the limits of `run_cores`; takes about 8 s. Raises `Failed`."""
-    found = _ask("roof", target, run_cores)
-    return Roof(found["gflops"], tuple((int(n), float(s)) for n, s in found["bandwidth"]))
+    found = _ask("roofline", target, run_cores)
+    return Roofline(found["gflops"], tuple((int(n), float(s)) for n, s in found["bandwidth"]))
 
 
 @dataclass(frozen=True)
 class Noise:
-    """How steady the run cores are.
-
-    ``variation`` is the coefficient of variation of a small kernel that computes: how far two
-    timings differ, as a share. ``crowded`` is the share of the time in which somebody else takes
-    part of the second-level cache, which slows some programs by half.
-    """
+    """How steady the speed of the run cores is."""
 
     variation: float
+    """Coefficient of variation of a small kernel that computes."""
     crowded: float
+    """Share of the time in which another program uses the second-level cache. That slows some
+    programs by half."""
 
 
 def noise(target: TargetInfo, run_cores: tuple[int, ...]) -> Noise:
-    """Watch `run_cores` for 2 s; takes about 5 s. Raises `Failed`."""
+    """Time kernels on `run_cores` for 2 s; takes about 5 s. Raises `Failed`."""
     return Noise(**_ask("noise", target, run_cores))
 
 
@@ -144,7 +142,7 @@ def _main(what: str, spec: str, cores: tuple[int, ...]) -> None:
         return
     from tlmd.measure import peak_kernels as kernels
 
-    found = Roof(
+    found = Roofline(
         kernels.multiply_adds(target, info, cores), kernels.bandwidths(target, info, cores)
     )
     print(json.dumps(asdict(found)))

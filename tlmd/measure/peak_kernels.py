@@ -1,4 +1,4 @@
-"""The kernels that find a machine's limits: multiply-adds from registers, and streaming memory."""
+"""Kernels that measure a machine's limits: multiply-adds in registers, and memory bandwidth."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from tvm.script import from_source, tirx
 from tlmd.measure.cores import spread, threads
 from tlmd.types import TargetInfo
 
-_CHAINS = 12  # independent accumulators: latency 4 cycles x 2 units, and some to spare
-_STEPS = 1 << 16  # 0.2 ms: starting threads must not count
+_CHAINS = 12  # independent accumulators: latency of 4 cycles x 2 units, and some more
+_STEPS = 1 << 16  # 0.2 ms, so that starting threads does not matter
 _LARGEST = 256 << 20  # bytes of all arrays of the triad together
-_DRAM = 6  # times the last cache, so that hardly anything of it stays there
+_DRAM = 6  # times the last cache, so that it keeps almost nothing of the arrays
 
 # Without noalias every accumulator is stored after each step, which halves the figure.
 _PEAK = """
@@ -86,7 +86,7 @@ def multiply_adds(target: Any, info: TargetInfo, cores: tuple[int, ...]) -> dict
 def bandwidths(
     target: Any, info: TargetInfo, cores: tuple[int, ...]
 ) -> tuple[tuple[int, float], ...]:
-    """``(bytes, 1e9 bytes per second)``: what streams from where so much fits, nearest first.
+    """``(bytes, 1e9 bytes per second)`` per memory level: its size and bandwidth, nearest first.
 
     The last one is memory itself. Read and written bytes count, those that a write fetches do not.
     """
@@ -117,7 +117,7 @@ def _plain(target: Any, lanes: int, dtype: str, cores: tuple[int, ...]) -> float
     threads, width = len(cores), lanes * _CHAINS
     sizes = {"threads": threads, "width": width, "steps": _STEPS, "chains": _CHAINS}
     built = _build(_PEAK, target, lanes=lanes, dtype=dtype, **sizes)
-    # x / 2 + 1 / 4 stays at 1 / 2: neither infinite nor denormal, which would be slower.
+    # x / 2 + 1 / 4 stays at 1 / 2: infinite or denormal numbers would be slower.
     a = tvm.runtime.tensor(np.array([0.5, 0.25], dtype))
     c = tvm.runtime.tensor(np.ones((threads, width), dtype))
     _spread(cores, built, [a, c])

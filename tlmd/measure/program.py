@@ -1,4 +1,4 @@
-"""A task as the server knows it: parsed module, arguments and their roles, random inputs."""
+"""A task in the server: its parsed module, its arguments and their roles, random inputs."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Program:
 
 def parse(task: Task) -> Program:
     """Parse a task's module; raises what TVM raises, or `ValueError`, for one that is unusable."""
-    # Tasks are kept without a symbol; only a function that has one can be called once built.
+    # Tasks are stored without a symbol; a built function needs one to be called.
     function = tvm.ir.load_json(task.module)["main"].with_attr("global_symbol", "main")
     module = tvm.IRModule({"main": function})
     params = list(function.params)
@@ -62,7 +62,7 @@ def parse(task: Task) -> Program:
     def visit(realize: Any) -> None:
         nonlocal reduction
         block = realize.block
-        # In execution order: what is read before anything wrote it is an input.
+        # In execution order: a buffer that is read before it is written is an input.
         reads.update(indices(block.reads) - writes)
         writes.update(indices(block.writes))
         extents = [iv.dom.extent for iv in block.iter_vars if int(iv.iter_type) == _REDUCTION]
@@ -70,7 +70,7 @@ def parse(task: Task) -> Program:
         dtypes.update(str(region.source.ty.dtype) for region in block.writes)
 
     tvm_ffi.structural_walk(function.body, (SBlockRealize, visit), order="post")
-    if not writes:  # an opaque body; the convention is that the result comes last
+    if not writes:  # an opaque body: by convention its result is the last argument
         writes.add(len(params) - 1)
         reads.update(range(len(params) - 1))
     arguments = tuple(
@@ -82,18 +82,18 @@ def parse(task: Task) -> Program:
 
 
 def traffic(task: Task) -> Traffic:
-    """What the task has to compute and to move at least; raises what `parse` does."""
+    """The least that the task has to compute and to move; raises what `parse` raises."""
     program = parse(task)
     touched = _touched_bytes(program)
     constant = sum(touched[i] for i in task.constants)
     read = [a for a in program.arguments if a.reads] or list(program.arguments)
-    # A GEMM's or a convolution's operands; what is added afterwards is smaller.
+    # An operand of a GEMM or a convolution; a bias is smaller.
     widest = max(read, key=lambda a: a.nbytes)
     return Traffic(task.flops, constant, sum(touched) - constant, widest.dtype)
 
 
 def _touched_bytes(program: Program) -> list[int]:
-    """Per argument: all of it, or as much as is read where that is less (rows of a table)."""
+    """Bytes of each argument that the task touches; of a table only the rows that it reads."""
     function = program.module["main"]
     elements: list[float] = [0] * len(program.arguments)
 
@@ -102,7 +102,7 @@ def _touched_bytes(program: Program) -> list[int]:
         domain = [iv.dom.extent for iv in block.iter_vars]
         for region in block.reads:
             extents = [*domain, *(side.extent for side in region.region)]
-            # A region that grows with its place: all of it.
+            # A region whose size depends on the iterators counts as the whole buffer.
             fixed = all(isinstance(e, tvm.tirx.IntImm) for e in extents)
             count = math.prod(map(int, extents)) if fixed else math.inf
             for i, parameter in enumerate(function.params):

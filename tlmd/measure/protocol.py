@@ -1,4 +1,4 @@
-"""What client, server and children say to each other: framed msgpack of small dataclasses."""
+"""The messages of client, server and children: framed msgpack of small dataclasses."""
 
 from __future__ import annotations
 
@@ -8,52 +8,29 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tlmd import wire
-from tlmd.types import Candidate, Outcome, TargetInfo, Task
+from tlmd.types import MeasureInput, Outcome, TargetInfo, Task
 
 _HEADER = struct.Struct("<IB")
 _CHUNK = 1 << 20
 
 NO_REFERENCE = "not verified: the task has no reference"
-"""The detail of an outcome that is OK but could not be compared with anything."""
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What one candidate may cost; seconds of wall clock and bytes.
-
-    ``run_s`` counts from getting the run lock to the end of the check, ``budget_s`` bounds the
-    timing loop itself, ``baseline_s`` replaces ``run_s`` for the unscheduled program (slow on
-    purpose), ``memory_bytes`` is address space on top of the server's own (0: no limit),
-    ``cache_bytes`` bounds the reference outputs kept on disk. ``cold``: the model's weights are
-    not in the caches when a run begins.
-
-    Example: ``Limits(build_s=10, run_s=5)``.
-    """
-
-    build_s: float = 30.0
-    run_s: float = 20.0
-    budget_s: float = 3.0
-    baseline_s: float = 120.0
-    memory_bytes: int = 4 << 30
-    repeats: int = 7
-    cache_bytes: int = 4 << 30
-    cold: bool = True
+"""Detail of an outcome that is OK but could not be verified."""
 
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """Client to server, first. ``reference_s`` is 0 unless an earlier server measured it.
-
-    ``lend``: while nothing is timed, children may build on the run cores too.
-    """
+    """Client to server, first."""
 
     target: TargetInfo
     run: tuple[int, ...]
+    """Cores that time."""
     build: tuple[int, ...]
+    """Cores that build."""
     cache_dir: str
-    limits: Limits
+    config_json: str
+    """The section `tlmd.config.MeasureConfig`."""
     reference_s: float
-    lend: bool
+    """Seconds of the reference kernel as an earlier server measured it; 0: measure it now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +42,7 @@ class Ready:
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class LoadTask:
     """Client to server: keep this task's module parsed, forget another one ('' for none)."""
 
     task: Task
@@ -73,69 +50,57 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
-    """Client to server: measure one candidate; an empty trace is the unscheduled program."""
+class MeasureRequest:
+    """Client to server: the work of one child.
+
+    One input is a candidate to build, time and check. Several are finalists to compare. None is the
+    unscheduled program.
+    """
 
     ticket: int
     task_id: str
-    trace: str
-    incumbent_s: float | None
+    inputs: tuple[MeasureInput, ...]
 
     @property
     def is_baseline(self) -> bool:
-        return not self.trace
-
-
-@dataclass(frozen=True, slots=True)
-class Final:
-    """Client to server: time these candidates of a task against each other."""
-
-    ticket: int
-    task_id: str
-    candidates: tuple[Candidate, ...]
+        return not self.inputs
 
     @property
-    def is_baseline(self) -> bool:
-        return False
+    def is_comparison(self) -> bool:
+        return len(self.inputs) > 1
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
-    """Server to client: what became of a `Work` (one outcome) or of a `Final` (one for each).
+class MeasureReply:
+    """Child to server, last, and server to client: one outcome per input.
 
-    A child that died has one outcome to show, whatever it had to do.
+    A child that died has one outcome, also if it had several inputs.
     """
 
     ticket: int
     outcomes: tuple[Outcome, ...]
+    sent: float = 0.0
+    """When the child sent it, by `time.perf_counter`, which all processes share."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Child to server: what it does from now on (waiting, running, checking)."""
+    """Child to server: the stage that begins now (waiting, running, checking)."""
 
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """Child to server, last; ``sent`` by `time.perf_counter`, which all processes share."""
-
-    outcomes: tuple[Outcome, ...]
-    sent: float
-
-
-_MESSAGES: tuple[type[Any], ...] = (Setup, Ready, Load, Work, Reply, Stage, Verdict, Final)
+_MESSAGES: tuple[type[Any], ...] = (Setup, Ready, LoadTask, MeasureRequest, MeasureReply, Stage)
 
 
 @dataclass(slots=True)
-class Inbox:
-    """Bytes read from one descriptor, cut into messages."""
+class MessageReader:
+    """Cuts the bytes that it reads from one descriptor into messages."""
 
     data: bytearray = field(default_factory=bytearray)
 
     def read(self, fd: int) -> bool:
-        """Read what is there (blocks when nothing is); False at the end of the stream."""
+        """Read what has arrived; blocks for the first byte. False at the end of the stream."""
         try:
             chunk = os.read(fd, _CHUNK)
         except ConnectionResetError:
@@ -159,7 +124,7 @@ class Inbox:
 
 
 def send(fd: int, message: Any) -> None:
-    """Write one message; raises `OSError` when the other side is gone."""
+    """Write one message; raises `OSError` when the reader is gone."""
     body = wire.pack(message)
     view = memoryview(_HEADER.pack(len(body), _MESSAGES.index(type(message))) + body)
     while view:

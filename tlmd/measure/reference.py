@@ -1,4 +1,4 @@
-"""Small fixed kernels whose times tell how fast the machine is right now."""
+"""Small fixed kernels whose times show how fast the machine is now."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _SIZE = 160  # 8 MFLOP: about 0.1 ms on a core, all in the second-level cache
 _RUNS = 5
 _FIRST_RUNS = 200
 _LINE = 16  # integers in a cache line
-_SHARE = 0.375  # of the second-level cache: fits when the core is ours alone
-_L2_BYTES = 1 << 20  # where the target does not say
+_SHARE = 0.375  # of the second-level cache: fits while no other process uses the core
+_L2_BYTES = 1 << 20  # where the target does not know it
 _PROBE_RUNS, _SETTLING = 3, 20
-# A reading below the best pulls it down by so much of the way, one above lets it rise.
+# The best moves towards each reading by this share: quickly downwards, slowly upwards.
 _FALL, _RISE = 0.25, 0.0002
 _CHASE = """
 @T.prim_func(s_tir=True)
@@ -34,7 +34,7 @@ def main(following: T.Buffer(({count},), "int32"), last: T.Buffer((1,), "int32")
 
 
 class ReferenceKernel:
-    """Compiled once in the server; its children inherit it and time it around their candidate."""
+    """A GEMM, compiled once in the server. Each child times it before and after its repeats."""
 
     def __init__(self, target: Any) -> None:
         self._runtime = tvm.compile(_scheduled_gemm(), target).jit()
@@ -49,17 +49,17 @@ class ReferenceKernel:
         return float(min(self._evaluate(*self._arrays).results))
 
     def mean_seconds(self, number: int) -> float:
-        """Mean of `number` runs after one that is discarded, as candidates are timed."""
+        """Mean of `number` runs after a discarded one, in the way candidates are timed."""
         evaluate = self._runtime.time_evaluator("main", tvm.cpu(), number=number, repeat=1)
         return float(evaluate(*self._arrays).results[0])
 
     def settled_seconds(self) -> float:
-        """Fastest of many runs: the value that later ones are compared with."""
+        """Fastest of many runs: later readings are relative to it."""
         return float(min(self._first(*self._arrays).results))
 
 
 class CacheProbe:
-    """Follows a chain through much of the second-level cache: each read waits for the last."""
+    """Reads a chain through much of the second-level cache; each read needs the one before."""
 
     def __init__(self, target: Any, l2_bytes: int) -> None:
         lines = int(_SHARE * (l2_bytes or _L2_BYTES)) // (4 * _LINE)
@@ -79,8 +79,8 @@ class CacheProbe:
         return float(min(self._evaluate(*self._arrays).results))
 
 
-class Gauge:
-    """Tells how slow the machine is; what is known of its best is shared with forked children.
+class DriftMonitor:
+    """Measures how slow the machine is. Forked children share the best cache speed seen so far.
 
     ``reference_s``: what the reference kernel takes when all is quiet; measured where it is 0.
     """
@@ -99,7 +99,7 @@ class Gauge:
         return Reading(core / self.reference_s, max(1.0, ratio / best))
 
     def _beside(self) -> tuple[float, float]:
-        """Seconds of the kernel, and the probe's as a multiple of them: the clock is in both."""
+        """Seconds of the kernel, and the probe's relative to them; the clock rate cancels out."""
         core = self._kernel.seconds()
         return core, self._probe.seconds() / core
 

@@ -1,4 +1,4 @@
-"""What a child is held by: limits, signals, a place for its output; and how its death is read."""
+"""The limits of a child process, and the outcome of one that died."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import resource
 import signal
 from pathlib import Path
 
+from tlmd.config import MeasureConfig
 from tlmd.measure.protocol import Setup
 from tlmd.types import Outcome, Status
 
@@ -26,8 +27,8 @@ _HANDLED_SIGNALS = (
 )
 
 
-def shield(setup: Setup, is_baseline: bool, log_fd: int) -> None:
-    """Limits, signals and output of a child: what it does stays its own affair."""
+def restrict(setup: Setup, config: MeasureConfig, is_baseline: bool, log_fd: int) -> None:
+    """Set the limits of this child, so that it cannot disturb others; its output goes to a log."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     for number in _HANDLED_SIGNALS:  # TVM's handler prints a backtrace
         signal.signal(number, signal.SIG_DFL)
@@ -37,12 +38,12 @@ def shield(setup: Setup, is_baseline: bool, log_fd: int) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if not is_baseline:  # the baseline writes reference files
         resource.setrlimit(resource.RLIMIT_FSIZE, (_LOG_BYTES, _LOG_BYTES))
-    with contextlib.suppress(OSError):  # the kernel should pick us, not our parents
+    with contextlib.suppress(OSError):  # if memory runs out, the kernel should end this process
         Path("/proc/self/oom_score_adj").write_text("1000")
     # CUDA reserves far more addresses than it uses.
-    if setup.limits.memory_bytes and setup.target.device == "cpu":
+    if config.memory_bytes and setup.target.device == "cpu":
         pages = int(Path("/proc/self/statm").read_text().split()[0])
-        limit = pages * resource.getpagesize() + setup.limits.memory_bytes
+        limit = pages * resource.getpagesize() + config.memory_bytes
         resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 
 
@@ -62,17 +63,17 @@ def says_out_of_memory(text: str) -> bool:
     return any(word in text for word in _OUT_OF_MEMORY)
 
 
-def post_mortem(stage: str, expired: bool, status: int, log: str) -> Outcome:
-    """What a child died of that could not say so itself.
+def outcome_of_death(stage: str, expired: bool, status: int, log: str) -> Outcome:
+    """The outcome of a child that died before it could report.
 
-    ``stage`` is what it did last, ``expired`` whether the server killed it for its time, ``status``
-    what `os.waitpid` gave and ``log`` the end of what it printed.
+    ``stage`` is its last stage, ``expired`` whether the server killed it because its time was over,
+    ``status`` the result of `os.waitpid`, and ``log`` the end of what it printed.
     """
     tail = " | ".join(line.strip() for line in log.splitlines() if line.strip())[-300:]
     tail = f": {tail}" if tail else ""
     if expired:
         return Outcome(Status.TIMEOUT, detail=f"killed after its time limit while {stage}")
-    if _LINK_ERROR in log:  # the just-in-time linker works at the first call, then crashes
+    if _LINK_ERROR in log:  # the just-in-time linker runs at the first call; then the call crashes
         return Outcome(Status.BUILD_ERROR, detail=f"cannot be linked{tail}")
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)

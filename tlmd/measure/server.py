@@ -1,7 +1,7 @@
 """The process that has TVM loaded and forks one child per candidate.
 
-Run as ``python -m tlmd.measure.server SOCKET_FD PARENT_PID`` by `client.Measurer`. It never starts
-a thread and never runs a candidate, so that forking it is safe and cheap (about 5 ms).
+`measurer.Measurer` runs it as ``python -m tlmd.measure.server SOCKET_FD PARENT_PID``. It never
+starts a thread and never runs a candidate, so that a fork is safe and cheap (about 5 ms).
 """
 
 from __future__ import annotations
@@ -21,20 +21,19 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from tlmd.config import MeasureConfig
 from tlmd.measure.cores import slot_lock
 from tlmd.measure.protocol import (
-    Final,
-    Inbox,
-    Load,
+    LoadTask,
+    MeasureReply,
+    MeasureRequest,
+    MessageReader,
     Ready,
-    Reply,
     Setup,
     Stage,
-    Verdict,
-    Work,
     send,
 )
-from tlmd.measure.sandbox import post_mortem
+from tlmd.measure.sandbox import outcome_of_death
 from tlmd.types import Outcome, Status
 from tlmd.wire import WireError
 
@@ -46,30 +45,33 @@ _PRUNE_EVERY = 64  # baselines
 
 @dataclass
 class _Child:
-    """A living child and what is known of it. ``deadline``: when it is killed, if ever."""
+    """A child that runs, and what the server knows of it."""
 
     pid: int
     fd: int
+    """Where its messages arrive."""
     log_fd: int
-    work: Work | Final
+    """What it prints."""
+    request: MeasureRequest
     deadline: float | None
+    """When the server kills it; None while it waits for the slot."""
     stage: str = "building"
-    inbox: Inbox = field(default_factory=Inbox)
+    reader: MessageReader = field(default_factory=MessageReader)
     outcomes: tuple[Outcome, ...] = ()
     expired: bool = False
 
 
-class Server:
-    """The loop: requests in, children out, replies back."""
+class MeasureServer:
+    """The loop: it reads requests, forks a child for each, and sends the replies."""
 
     def __init__(self, sock: int, setup: Setup) -> None:
-        from tlmd.measure import child, program, rig, verify
+        from tlmd.measure import child, child_context, program, verify
         from tlmd.measure.reference import gemm
         from tlmd.space import intrinsics, schedule
         from tlmd.space.target import tvm_target
 
         self._sock = sock
-        self._limits = setup.limits
+        self._config = MeasureConfig.model_validate_json(setup.config_json)
         self._children: dict[int, _Child] = {}
         self._programs: dict[str, program.Program | str] = {}
         self._inputs: OrderedDict[str, tuple[int, list[Any]]] = OrderedDict()
@@ -79,37 +81,40 @@ class Server:
         intrinsics.register(setup.target.arch)
         target = tvm_target(setup.target)
         cache = Path(setup.cache_dir)
-        store = verify.ReferenceStore(cache, self._limits.cache_bytes)
+        store = verify.ReferenceStore(cache, self._config.reference_bytes)
         lock = slot_lock(cache, setup.run)
-        gauge = _settled_gauge(target, lock, setup) if setup.target.device == "cpu" else None
-        self._env = rig.Environment(setup, target, store, gauge, lock)
+        monitor = _settled_monitor(target, lock, setup) if setup.target.device == "cpu" else None
+        self._context = child_context.ServerContext(
+            setup, self._config, target, store, monitor, lock
+        )
         with contextlib.suppress(schedule.InvalidCandidate):
-            # What applying a trace loads on first use, all children inherit.
+            # Applying a trace loads modules on first use; all children inherit them.
             schedule.build_module(gemm(), "[[],[]]", target)
         store.prune()
         gc.collect()
-        gc.freeze()  # collecting in children would copy every page they share with us
+        gc.freeze()  # a collection in a child would copy every page that it shares with us
 
     @property
     def reference_s(self) -> float:
-        return self._env.gauge.reference_s if self._env.gauge else 1.0
+        monitor = self._context.drift_monitor
+        return monitor.reference_s if monitor else 1.0
 
-    def serve(self, inbox: Inbox) -> None:
-        """Until the client is gone; then no child is left."""
+    def serve(self, reader: MessageReader) -> None:
+        """Serve until the client is gone, then end all children."""
         try:
             while True:
                 for fd in self._readable():
                     if fd != self._sock:
-                        self._hear(self._children[fd])
-                    elif not inbox.read(fd):
+                        self._read_child(self._children[fd])
+                    elif not reader.read(fd):
                         return
-                while (message := inbox.next()) is not None:
+                while (message := reader.next()) is not None:
                     self._handle(message)
                 self._kill_expired()
         finally:
-            for one in list(self._children.values()):
-                _kill(one.pid)
-                os.waitpid(one.pid, 0)
+            for child in list(self._children.values()):
+                _kill(child.pid)
+                os.waitpid(child.pid, 0)
 
     def _readable(self) -> list[int]:
         poll = select.poll()
@@ -120,14 +125,14 @@ class Server:
         return [fd for fd, _ in poll.poll(None if wait is None else wait * 1000 + 1)]
 
     def _handle(self, message: Any) -> None:
-        if isinstance(message, Load):
+        if isinstance(message, LoadTask):
             self._programs.pop(message.forget, None)
             self._inputs.pop(message.forget, None)
             try:
                 self._programs[message.task.id] = self._parse(message.task)
             except Exception as error:
                 self._programs[message.task.id] = f"the task's module cannot be used: {error}"
-        elif isinstance(message, Work | Final):
+        elif isinstance(message, MeasureRequest):
             known = self._programs.get(message.task_id, "the task was not loaded")
             if isinstance(known, str):
                 detail = " ".join(known.split())[:300]
@@ -135,7 +140,7 @@ class Server:
             else:
                 self._fork(message, known)
 
-    def _fork(self, work: Work | Final, program: Any) -> None:
+    def _fork(self, request: MeasureRequest, program: Any) -> None:
         read_fd, write_fd = os.pipe()
         log_fd = os.memfd_create("candidate")
         inputs = self._cached_inputs(program)
@@ -145,23 +150,25 @@ class Server:
             status = 1
             try:
                 os.close(self._sock)  # the client must see our end, not our children's
-                self._run_child(self._env, work, program, inputs, forked, write_fd, log_fd)
+                self._run_child(self._context, request, program, inputs, forked, write_fd, log_fd)
                 status = 0
             finally:
                 os._exit(status)
         os.close(write_fd)
-        programs = len(work.candidates) if isinstance(work, Final) else 1
-        deadline = time.monotonic() + self._limits.build_s * programs
-        self._children[read_fd] = _Child(pid, read_fd, log_fd, work, deadline)
+        programs = max(1, len(request.inputs))
+        deadline = time.monotonic() + self._config.build_timeout * programs
+        self._children[read_fd] = _Child(pid, read_fd, log_fd, request, deadline)
 
     def _cached_inputs(self, program: Any) -> list[Any] | None:
-        """Inputs that children inherit; None where they are too large to keep."""
+        """Inputs that children inherit; None where they are too large to keep in memory."""
         if program.input_bytes > _INPUT_CACHE_BYTES // 4:
             return None
-        if not self._env.store.has(program.task_id):  # which kind of inputs is not known yet
+        if not self._context.store.has(
+            program.task_id
+        ):  # the baseline chooses which kind of inputs
             return None
         if program.task_id not in self._inputs:
-            positive = self._env.store.positive(program.task_id)
+            positive = self._context.store.positive(program.task_id)
             inputs = self._make_inputs(program, positive)
             self._inputs[program.task_id] = program.input_bytes, inputs
         self._inputs.move_to_end(program.task_id)
@@ -169,54 +176,56 @@ class Server:
             self._inputs.popitem(last=False)
         return self._inputs[program.task_id][1]
 
-    def _hear(self, one: _Child) -> None:
+    def _read_child(self, child: _Child) -> None:
         try:
-            alive = one.inbox.read(one.fd)
-            while (message := one.inbox.next()) is not None:
+            alive = child.reader.read(child.fd)
+            while (message := child.reader.next()) is not None:
                 if isinstance(message, Stage):
-                    one.stage = message.name
-                    one.deadline = self._deadline(one)
-                elif isinstance(message, Verdict):
+                    child.stage = message.name
+                    child.deadline = self._deadline(child)
+                elif isinstance(message, MeasureReply):
                     took = time.perf_counter() - message.sent
-                    one.outcomes = tuple(
+                    child.outcomes = tuple(
                         replace(o, timing=replace(o.timing, report=took)) for o in message.outcomes
                     )
-        except WireError:  # a program scribbled over the pipe
+        except WireError:  # a program wrote into the pipe
             alive = False
         if not alive:
-            self._bury(one)
+            self._reap_child(child)
 
-    def _deadline(self, one: _Child) -> float | None:
-        if one.stage == "waiting":  # for others, each of which has a deadline
+    def _deadline(self, child: _Child) -> float | None:
+        if child.stage == "waiting":  # for other children, each of which has a deadline
             return None
-        seconds = self._limits.baseline_s if one.work.is_baseline else self._limits.run_s
-        return time.monotonic() + seconds
+        config, is_baseline = self._config, child.request.is_baseline
+        return time.monotonic() + (config.baseline_timeout if is_baseline else config.run_timeout)
 
     def _kill_expired(self) -> None:
         now = time.monotonic()
-        for one in self._children.values():
-            if one.deadline is not None and one.deadline <= now:
-                one.expired = True
-                one.deadline = None
-                _kill(one.pid)  # its pipe ends, which `_hear` notices
+        for child in self._children.values():
+            if child.deadline is not None and child.deadline <= now:
+                child.expired = True
+                child.deadline = None
+                _kill(child.pid)  # then its pipe ends, and `_read_child` notices
 
-    def _bury(self, one: _Child) -> None:
-        status = _wait(one.pid)
-        del self._children[one.fd]
-        os.close(one.fd)
-        size = os.fstat(one.log_fd).st_size
-        log = os.pread(one.log_fd, _TAIL_BYTES, max(0, size - _TAIL_BYTES)).decode(errors="replace")
-        os.close(one.log_fd)
-        outcomes = one.outcomes or (post_mortem(one.stage, one.expired, status, log),)
-        if one.work.is_baseline:
+    def _reap_child(self, child: _Child) -> None:
+        status = _wait(child.pid)
+        del self._children[child.fd]
+        os.close(child.fd)
+        size = os.fstat(child.log_fd).st_size
+        log = os.pread(child.log_fd, _TAIL_BYTES, max(0, size - _TAIL_BYTES)).decode(
+            errors="replace"
+        )
+        os.close(child.log_fd)
+        outcomes = child.outcomes or (outcome_of_death(child.stage, child.expired, status, log),)
+        if child.request.is_baseline:
             self._baselines += 1
             if self._baselines % _PRUNE_EVERY == 0:
-                self._env.store.prune()
-        self._reply(one.work, outcomes)
+                self._context.store.prune()
+        self._reply(child.request, outcomes)
 
-    def _reply(self, work: Work | Final, outcomes: tuple[Outcome, ...]) -> None:
-        with contextlib.suppress(OSError):  # a client that is gone ends the loop by itself
-            send(self._sock, Reply(work.ticket, outcomes))
+    def _reply(self, request: MeasureRequest, outcomes: tuple[Outcome, ...]) -> None:
+        with contextlib.suppress(OSError):  # where the client is gone, the loop ends by itself
+            send(self._sock, MeasureReply(request.ticket, outcomes))
 
 
 def _kill(pid: int) -> None:
@@ -225,7 +234,7 @@ def _kill(pid: int) -> None:
 
 
 def _wait(pid: int) -> int:
-    """Wait for a child whose pipe ended; one that only closed the pipe is killed after a second."""
+    """Wait for a child whose pipe has ended; kill it after a second if it still runs."""
     for _ in range(200):
         found, status = os.waitpid(pid, os.WNOHANG)
         if found:
@@ -235,16 +244,16 @@ def _wait(pid: int) -> int:
     return os.waitpid(pid, 0)[1]
 
 
-def _settled_gauge(target: Any, lock: Path, setup: Setup) -> Any:
-    """A gauge that saw the idle slot."""
-    from tlmd.measure.reference import CacheProbe, Gauge, ReferenceKernel
+def _settled_monitor(target: Any, lock: Path, setup: Setup) -> Any:
+    """A drift monitor that has measured the idle slot."""
+    from tlmd.measure.reference import CacheProbe, DriftMonitor, ReferenceKernel
 
     kernel, probe = ReferenceKernel(target), CacheProbe(target, setup.target.l2_bytes)
     with open(lock, "a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         os.sched_setaffinity(0, setup.run)
         try:
-            return Gauge(kernel, probe, setup.reference_s)
+            return DriftMonitor(kernel, probe, setup.reference_s)
         finally:
             os.sched_setaffinity(0, setup.build)
 
@@ -267,13 +276,13 @@ def _live_and_die_with(parent: int) -> None:
 def main(sock: int, parent: int) -> int:
     """Serve the client at the other end of the socket; the exit code."""
     _live_and_die_with(parent)
-    inbox = Inbox()
-    while (setup := inbox.next()) is None:
-        if not inbox.read(sock):
+    reader = MessageReader()
+    while (setup := reader.next()) is None:
+        if not reader.read(sock):
             return 0
     try:
         os.sched_setaffinity(0, setup.build)
-        server = Server(sock, setup)
+        server = MeasureServer(sock, setup)
     except Exception as error:
         import traceback
 
@@ -282,7 +291,7 @@ def main(sock: int, parent: int) -> int:
         send(sock, Ready(0.0, f"{type(error).__name__}: {reason}"))
         return 1
     send(sock, Ready(server.reference_s))
-    server.serve(inbox)
+    server.serve(reader)
     return 0
 
 

@@ -1,4 +1,4 @@
-"""How often to run a program: few short repeats, more only while the race is open."""
+"""How often to run a program: few short repeats, more only while it may still be the fastest."""
 
 from __future__ import annotations
 
@@ -8,29 +8,31 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from tlmd.config import MeasureConfig
 from tlmd.measure.noise import Estimate, Reading, estimate, fastest_of
 
-REPEAT_S = 2e-3  # one repeat lasts at least this long, so that the clock and its call do not count
-_HOPELESS = 3.0  # a warm-up run so much slower than the incumbent is enough
+REPEAT_S = 2e-3  # a repeat lasts at least this long, so that reading the clock does not matter
+_HOPELESS = 3.0  # times the incumbent: a warm-up run that slow is enough
 _WARM_UP_COUNTS_S = 5e-3  # page faults do not matter for a warm-up run at least this long
 _LONG_S = 20e-3  # one run tells as much as several short ones
-_FIRST = 3  # short repeats in place of the first one: what disturbs its beginning is in one of them
-_SETTLED = 0.01  # half-width of the interval by delays from which more repeats tell nothing new
-_CONTENDER = 4  # times as many repeats for one that may or may not beat the incumbent
+_FIRST = 3  # short repeats instead of the first one, because its beginning is often disturbed
+_SETTLED = 0.01  # more repeats do not help once delays widen the interval by less than this
+_CONTENDER = 4  # times the planned repeats, for a program that may or may not beat the incumbent
 _MAX_NUMBER = 100_000
 
 
 @dataclass
 class Samples:
-    """Seconds per run and how slow the machine was, one per repeat; ``runs``: runs in all.
-
-    ``slow``: given up because it is slower than the incumbent.
-    """
+    """The timed repeats of one program."""
 
     seconds: list[float] = field(default_factory=list)
+    """Seconds per run, one entry per repeat."""
     readings: list[Reading] = field(default_factory=list)
+    """How slow the machine was during each repeat."""
     slow: bool = False
+    """Stopped early, because the program is slower than the incumbent."""
     runs: int = 0
+    """All runs, warm-up included."""
 
     @property
     def estimate(self) -> Estimate:
@@ -38,7 +40,7 @@ class Samples:
 
     @property
     def drift(self) -> float:
-        """How slow the core was on average."""
+        """How slow the core was on average, relative to the start of the server."""
         return statistics.fmean(r.core for r in self.readings)
 
 
@@ -47,18 +49,18 @@ Run = Callable[[int], float]
 
 
 @dataclass(frozen=True)
-class Race:
-    """Against whom and for how long: `repeats` where nothing is to be decided, within `budget_s`.
-
-    ``incumbent_s`` is drift-corrected; None where the task has no program yet.
-    """
+class StoppingRule:
+    """When to stop timing a program."""
 
     incumbent_s: float | None = None
-    repeats: int = 7
-    budget_s: float = 3.0
+    """Drift-corrected seconds of the best program so far; None where there is none."""
+    repeats: int = MeasureConfig().repeats
+    """Repeats of a program that is clearly faster, or that has no incumbent."""
+    budget_s: float = MeasureConfig().budget
+    """Seconds for all repeats."""
 
-    def decided(self, found: Samples) -> bool:
-        """Whether further repeats are not worth their time; marks what lost as slow."""
+    def is_decided(self, found: Samples) -> bool:
+        """Whether more repeats are not worth their time; marks a program that lost as slow."""
         now, count = found.estimate, len(found.seconds)
         if self.incumbent_s is not None:
             if now.low > self.incumbent_s:
@@ -74,27 +76,28 @@ def sample(
     run: Run,
     read: Callable[[], Reading],
     first_s: float,
-    race: Race,
+    rule: StoppingRule,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Samples:
     """Time a program whose first (warm-up) run took `first_s` seconds.
 
-    `read` tells how slow the machine is now and is asked around every few repeats. With an
-    incumbent the program is given up as soon as its interval lies above the incumbent's time, after
-    three short repeats where it is a tenth slower (one where a run takes long); without, or when it
-    is clearly faster, it gets the planned repeats; in between more, until the interval is narrow.
-    One too slow for the budget keeps its warm-up run as its only sample.
+    `read` measures how slow the machine is; it is called before and after every few repeats. With
+    an incumbent, timing stops as soon as the program's interval is above the incumbent's time:
+    after three short repeats if it is a tenth slower, after one if a run takes long. Without an
+    incumbent, or if the program is clearly faster, it gets the planned repeats. If it may or may
+    not be faster, it gets more repeats until the interval is narrow. A program that is too slow for
+    the budget has its warm-up run as its only sample.
     """
-    deadline = clock() + race.budget_s
+    deadline = clock() + rule.budget_s
     before = read()
-    hopeless = race.incumbent_s is not None and first_s > _HOPELESS * race.incumbent_s * before.core
-    if first_s > race.budget_s or (hopeless and first_s > _WARM_UP_COUNTS_S):
+    hopeless = rule.incumbent_s is not None and first_s > _HOPELESS * rule.incumbent_s * before.core
+    if first_s > rule.budget_s or (hopeless and first_s > _WARM_UP_COUNTS_S):
         return Samples([first_s], [before], hopeless, 1)
     once, found = first_s, Samples(runs=1)
     if once < REPEAT_S:  # the first run paid for page faults
         once = min(once, run(1))
         found.runs += 1
-    while not found.seconds or not race.decided(found):
+    while not found.seconds or not rule.is_decided(found):
         number, count = _plan(once, not found.seconds)
         left = int((deadline - clock()) / (number * once))
         chunk = [run(number) for _ in range(min(count, left))]
@@ -109,7 +112,7 @@ def sample(
 
 
 def _plan(once: float, first: bool) -> tuple[int, int]:
-    """Runs per repeat, and repeats before the reference is asked again."""
+    """Runs per repeat, and repeats until the reference kernel is timed again."""
     if not first:
         return per_repeat(once), 2
     return (1, 1) if once >= _LONG_S else (per_repeat(once, REPEAT_S / _FIRST), _FIRST)

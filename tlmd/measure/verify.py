@@ -1,4 +1,4 @@
-"""Correct before fast: deterministic inputs, poisoned outputs, comparison with the reference."""
+"""Checks the outputs of programs: the same inputs, poisoned outputs, comparison with references."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ import numpy as np
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-_FORMAT = "v1"  # of the reference directory and of the inputs it was computed from
+_FORMAT = "v1"  # of the reference directory and of the inputs of the references
 _POISON = 0x7F
-_LOOSEST = 0.25  # relative; a program that leaves out a part of a sum is still further off
+_LOOSEST = 0.25  # relative; a program that leaves out part of a sum has a larger error
 _EPS = {"float64": 2**-52, "float32": 2**-23, "float16": 2**-10, "bfloat16": 2**-7}
 _FLOAT8_EPS = 2**-3
 
@@ -73,7 +73,7 @@ def make_input(task_id: str, position: int, argument: Argument, positive: bool) 
 
 
 def poison(argument: Argument) -> Array:
-    """What an output holds before the program runs: NaN, or a pattern no result looks like."""
+    """The contents of an output before the program runs: NaN, or a pattern that no result has."""
     if argument.is_float:
         return np.full(argument.shape, np.nan, dtype=argument.numpy_dtype)
     if argument.dtype == "bool":
@@ -96,7 +96,7 @@ def tolerance(dtype: str, reduction: int) -> float:
 def compare(
     got: Array, want: Array, dtype: str, reduction: int, rounded: bool = False
 ) -> tuple[bool, float]:
-    """Whether `got` is as good as `want`, and the largest absolute difference.
+    """Whether `got` is close enough to `want`, and the largest absolute difference.
 
     Integers must be equal, or differ by at most one where they were `rounded` from floats. NaNs
     and infinities must be at the same places; the difference is infinite where they are not.
@@ -112,7 +112,7 @@ def compare(
     a, b = got.astype(wide, copy=False), want.astype(wide, copy=False)
     finite = np.isfinite(b)
     if not finite.all():
-        # Poison first: equal_nan alone would accept an output that should be NaN anyway.
+        # Outputs are poisoned with NaN, so this only accepts NaN where NaN is right.
         if not np.array_equal(a[~finite], b[~finite], equal_nan=True):
             return False, math.inf
         a, b = a[finite], b[finite]
@@ -129,21 +129,21 @@ def compare(
 
 
 def widen(array: Array) -> Array:
-    """What a .npy file can hold: half-width floats as float32, everything else as it is."""
+    """The array as a .npy file can store it: half-width floats become float32."""
     known = array.dtype.kind in "iub" or array.dtype in (np.float32, np.float64)
     return array if known else array.astype(np.float32)
 
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """The unscheduled program's outputs and the kind of inputs they belong to."""
+    """The unscheduled program's outputs, and whether its inputs were positive."""
 
     outputs: tuple[Array, ...]
     positive: bool
 
 
 class ReferenceStore:
-    """Reference outputs on disk, one directory per task, mapped into memory by every child."""
+    """Reference outputs on disk, one directory per task; children map them into memory."""
 
     def __init__(self, cache_dir: Path, limit_bytes: int = 4 << 30) -> None:
         self._root = cache_dir / "reference" / _FORMAT
@@ -165,7 +165,7 @@ class ReferenceStore:
         try:
             meta = json.loads((path / "meta.json").read_text())
             files = [path / f"{i}.npy" for i in range(int(meta["outputs"]))]
-            # Zero-dimensional and empty arrays cannot be mapped; they are small enough to read.
+            # Zero-dimensional and empty arrays cannot be mapped, so small files are read.
             arrays = tuple(np.load(f, mmap_mode="r" if _mappable(f) else None) for f in files)
             return Reference(arrays, bool(meta["positive"]))
         except FileNotFoundError:
@@ -175,7 +175,7 @@ class ReferenceStore:
             return None
 
     def put(self, task_id: str, outputs: Sequence[Array], positive: bool) -> None:
-        """Write a reference so that others see all of it or nothing; raises `OSError`."""
+        """Write a reference; other processes see all of it or nothing. Raises `OSError`."""
         self._root.mkdir(parents=True, exist_ok=True)
         temporary = Path(tempfile.mkdtemp(dir=self._root, prefix=".new-"))
         try:

@@ -1,6 +1,6 @@
-"""The TLM: language model and ranker, how they are sampled, trained and kept on disk.
+"""The TLM: the language model and the cost model; sampling, training and checkpoints of them.
 
-In: prompts, sketches and the legal values of each decision (asked of the space through a callback);
-demonstrations to train on. Out: decisions that are legal by construction, scores, and checkpoints.
-torch, transformers and xgboost live here; TVM does not.
+In: prompts, sketches, the legal values of each decision (a callback lists legal locations), and
+demonstrations for training. Out: legal decisions, scores, and checkpoints. This folder uses torch,
+transformers and xgboost, but not TVM.
 """

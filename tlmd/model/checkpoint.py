@@ -1,7 +1,8 @@
-"""Checkpoints: safetensors + ranker + a manifest with SHA-256, in a folder or as bytes. No pickle.
+"""Checkpoints: network, cost model and a manifest with SHA-256, in a folder or as bytes.
 
-A folder holds the three files, the manifest written last. As bytes, for a process or a registry to
-hand on, they are one msgpack document ``{"manifest", "sha256", "files"}`` of the very same files.
+The network is a safetensors file; nothing is pickled. A folder holds the three files; the manifest
+is written last. As bytes, which processes and the registry send to each other, a checkpoint is one
+msgpack document ``{"manifest", "sha256", "files"}`` with the content of the same files.
 """
 
 from __future__ import annotations
@@ -21,60 +22,65 @@ from tlmd.errors import BadInput
 from tlmd.language import vocabulary
 
 if TYPE_CHECKING:
-    from tlmd.model.ranker import Ranker
+    from tlmd.model.cost_model import CostModel
 
 _SCHEMA = 1
-_MODEL, _RANKER, _MANIFEST = "model.safetensors", "ranker.ubj", "manifest.json"
-_BLOB = "the checkpoint that was handed over"
+_MODEL, _COST_MODEL, _MANIFEST = "model.safetensors", "ranker.ubj", "manifest.json"
+_BLOB = "the received checkpoint"
 
 
 @dataclass
 class Checkpoint:
-    """One version of the TLM in memory; version 0 is TLM-base.
-
-    ``notes`` says what it was trained on (plain JSON values).
-    """
+    """One version of the TLM in memory."""
 
     version: int
+    """Version 0 is TLM-base."""
+
     preset: str
+    """The size of the network, a key of `network.PRESETS`."""
+
     model: Any
-    ranker: Ranker
+    """The `GPT2LMHeadModel`."""
+
+    cost_model: CostModel
+
     notes: dict[str, Any] = field(default_factory=dict)
+    """Facts about its training, as plain JSON values."""
 
 
 @dataclass(frozen=True)
 class _Parts:
-    """A checkpoint as it is stored: the text of its manifest and the files that this lists."""
+    """A checkpoint as it is stored: the text of its manifest, and the files of the manifest."""
 
     manifest: bytes
     files: dict[str, bytes]
 
 
 def save(checkpoint: Checkpoint, directory: Path) -> None:
-    """Write `directory` atomically: it appears whole or not at all (existing: replaced)."""
+    """Write `directory` atomically, so that it is complete or missing. Replaces an existing one."""
     _replace(_parts(checkpoint), directory)
 
 
 def load(directory: Path = SHIPPED) -> Checkpoint:
-    """Read a checkpoint; raises `BadInput` for a missing, damaged or foreign one."""
+    """Read a checkpoint. Raises `BadInput` if it is missing, damaged or not one of tlmd."""
     return _restore(_read(directory), f"checkpoint {directory}")
 
 
 def to_bytes(checkpoint: Checkpoint) -> bytes:
-    """The checkpoint as one msgpack document."""
+    """Encode the checkpoint as one msgpack document."""
     return _pack(_parts(checkpoint))
 
 
 def from_bytes(data: bytes) -> Checkpoint:
-    """The inverse of `to_bytes`; raises `BadInput` for anything damaged or foreign."""
+    """Decode what `to_bytes` encoded. Raises `BadInput` for damaged or other data."""
     return _restore(_unpack(data), _BLOB)
 
 
 def read(directory: Path, version: int | None = None) -> bytes:
-    """The bytes of the checkpoint in `directory`, checked but without building its network.
+    """Return the checkpoint in `directory` as bytes. Checks it, but does not build the network.
 
-    They carry `version` where one is given. Raises what `load` raises, but does not notice weights
-    that fit no network.
+    If `version` is given, it replaces the version in the manifest. Raises the errors of `load`,
+    except for weights that do not fit the network.
     """
     parts = _read(directory)
     if version is not None:
@@ -84,21 +90,21 @@ def read(directory: Path, version: int | None = None) -> bytes:
 
 
 def unpack(data: bytes, directory: Path) -> None:
-    """Write what `to_bytes` made into a new directory, the manifest last; all is synced.
+    """Write the bytes of `to_bytes` to a new directory, the manifest last, and sync all files.
 
-    For who moves `directory` into place later. Raises `BadInput` for damaged or foreign bytes; then
+    The caller can then rename `directory`. Raises `BadInput` for damaged or other bytes; then
     nothing is written.
     """
     _fill(_unpack(data), directory)
 
 
 def manifest(directory: Path) -> dict[str, Any]:
-    """The manifest (``version``, ``preset``, ``notes``, ...); raises `BadInput` where unusable."""
+    """The manifest (``version``, ``preset``, ``notes``, ...). Raises `BadInput` if damaged."""
     return _manifest(_manifest_text(directory), f"checkpoint {directory}")
 
 
 def sync(path: Path) -> None:
-    """Wait until a file or the names in a directory are on disk."""
+    """Wait until a file, or the file names of a directory, are on disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -109,9 +115,9 @@ def sync(path: Path) -> None:
 def _parts(checkpoint: Checkpoint) -> _Parts:
     import safetensors.torch
 
-    # The tied output layer shares the embedding's storage and is not written twice.
+    # The output layer shares its weights with the embedding; write them only once.
     weights = {k: v for k, v in checkpoint.model.state_dict().items() if k != "lm_head.weight"}
-    files = {_MODEL: safetensors.torch.save(weights), _RANKER: checkpoint.ranker.to_bytes()}
+    files = {_MODEL: safetensors.torch.save(weights), _COST_MODEL: checkpoint.cost_model.to_bytes()}
     entries = {
         "schema": _SCHEMA,
         "version": checkpoint.version,
@@ -124,11 +130,11 @@ def _parts(checkpoint: Checkpoint) -> _Parts:
 
 
 def _restore(parts: _Parts, where: str) -> Checkpoint:
-    # Loaded here, so that handing files on (the registry) needs neither torch nor xgboost.
+    # Imported here, so that the registry, which only copies files, needs neither torch nor xgboost.
     import safetensors.torch
 
     from tlmd.model import network
-    from tlmd.model.ranker import Ranker
+    from tlmd.model.cost_model import CostModel
 
     entries = _manifest(parts.manifest, where)
     preset = entries["preset"]
@@ -136,13 +142,15 @@ def _restore(parts: _Parts, where: str) -> Checkpoint:
     try:
         weights = safetensors.torch.load(parts.files[_MODEL])
         missing, unexpected = model.load_state_dict(weights, strict=False)
-        ranker = Ranker.from_bytes(parts.files[_RANKER])
+        cost_model = CostModel.from_bytes(parts.files[_COST_MODEL])
     except (RuntimeError, ValueError, safetensors.SafetensorError) as error:
         raise BadInput(f"{where} does not fit the network {preset!r}") from error
     if unexpected or set(missing) - {"lm_head.weight"}:
         raise BadInput(f"{where} does not fit the network {preset!r}")
     model.tie_weights()
-    return Checkpoint(entries["version"], preset, model.eval(), ranker, entries.get("notes", {}))
+    return Checkpoint(
+        entries["version"], preset, model.eval(), cost_model, entries.get("notes", {})
+    )
 
 
 def _read(directory: Path) -> _Parts:
@@ -175,7 +183,7 @@ def _fill(parts: _Parts, directory: Path) -> None:
     for name, content in (*parts.files.items(), (_MANIFEST, parts.manifest)):
         path = directory / name
         path.write_bytes(content)
-        path.chmod(0o644)  # whatever the umask: a package is for everyone
+        path.chmod(0o644)  # independent of the umask: all users of a package may read it
         sync(path)
     sync(directory)
 
@@ -195,10 +203,10 @@ def _unpack(data: bytes) -> _Parts:
     try:
         document = msgpack.unpackb(data, raw=False)
         parts = _Parts(document["manifest"], document["files"])
-        whole = _sha256(parts.manifest) == document["sha256"]
+        intact = _sha256(parts.manifest) == document["sha256"]
     except (ValueError, KeyError, TypeError, msgpack.UnpackException) as error:
         raise BadInput(damaged) from error
-    if not whole or not isinstance(parts.files, dict):
+    if not intact or not isinstance(parts.files, dict):
         raise BadInput(damaged)
     expected = _manifest(parts.manifest, _BLOB)["sha256"]
     for name in (*expected, *parts.files):
@@ -225,13 +233,12 @@ def _manifest(text: bytes, where: str) -> dict[str, Any]:
         raise BadInput(f"{where} has schema {schema}, not {_SCHEMA}")
     if entries.get("vocabulary") != vocabulary.FINGERPRINT:
         raise BadInput(
-            f"{where} speaks another vocabulary; "
-            "make a new one with 'python -m tlmd.learn.pretrain'"
+            f"{where} has another vocabulary; make a new one with 'python -m tlmd.learn.pretrain'"
         )
     shape = {"version": int, "preset": str, "sha256": dict}
     if any(not isinstance(entries.get(name), kind) for name, kind in shape.items()):
         raise BadInput(f"{where}: its manifest is damaged")
-    if set(entries["sha256"]) != {_MODEL, _RANKER}:  # names are paths: no others are followed
+    if set(entries["sha256"]) != {_MODEL, _COST_MODEL}:  # names become paths: allow no others
         raise BadInput(f"{where}: its manifest lists other files")
     return dict(entries)
 

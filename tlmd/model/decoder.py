@@ -1,9 +1,10 @@
-"""GPT-2's forward pass for many sentences behind one prompt.
+"""GPT-2's forward pass for many sentences after one prompt.
 
-`transformers` keeps weights and configuration; this is the same arithmetic with one difference: all
-sentences of a group attend to a single copy of the prompt's keys and values, and only the few
-positions after it are kept per sentence. Copying the prompt's cache for every sample is what makes
-the stock loop slow. Differentiable, so training uses it as well.
+`transformers` holds the weights and the configuration. The arithmetic here is the same, with one
+difference: all sentences of a group attend to one copy of the prompt's keys and values, and only
+the few positions after the prompt are stored per sentence. The loop of `transformers` is slow
+because it copies the prompt's cache for each sample. The pass is differentiable; training uses it
+too.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from torch.nn import functional
 
 @dataclass
 class PromptCache:
-    """Keys and values of one prompt per layer, each ``[heads, prompt, head_dim]``."""
+    """Keys and values of one prompt; per layer one tensor ``[heads, prompt, head_dim]``."""
 
     keys: list[Tensor] = field(default_factory=list)
     values: list[Tensor] = field(default_factory=list)
@@ -28,8 +29,10 @@ class PromptCache:
 
 @dataclass
 class GroupCache:
-    """Keys and values of the decoded positions per layer,
-    ``[batch, heads, capacity, head_dim]``.
+    """Keys and values of the decoded positions of a group of sentences.
+
+    Per layer one tensor ``[batch, heads, capacity, head_dim]``, of which ``length`` positions are
+    used.
     """
 
     keys: list[Tensor]
@@ -38,9 +41,9 @@ class GroupCache:
 
 
 class Decoder:
-    """Runs a `GPT2LMHeadModel` on prompts and on groups of sentences behind them.
+    """Runs a `GPT2LMHeadModel` on prompts and on groups of sentences after them.
 
-    Tokens may be anywhere; what comes back is on the network's device.
+    Tokens may be on any device; results are on the network's device.
     """
 
     def __init__(self, model: Any) -> None:
@@ -50,12 +53,12 @@ class Decoder:
 
     @property
     def device(self) -> torch.device:
-        """Where the network is."""
+        """The network's device."""
         device: torch.device = self.model.transformer.wte.weight.device
         return device
 
     def prompt(self, tokens: Tensor) -> PromptCache:
-        """The cache of a prompt, ``tokens`` int64 ``[prompt]``."""
+        """Compute the cache of a prompt; ``tokens`` is int64 ``[prompt]``."""
         cache = PromptCache(length=len(tokens))
         hidden = self._embed(tokens[None, :], 0)
         for layer in self._layers:
@@ -67,7 +70,7 @@ class Decoder:
         return cache
 
     def sentences(self, prompt: PromptCache, tokens: Tensor) -> Tensor:
-        """States ``[batch, length, width]`` of whole sentences, ``tokens [batch, length]``."""
+        """Hidden states ``[batch, length, width]`` of sentences, ``tokens [batch, length]``."""
         return self.extend(prompt, tokens, None)
 
     def new_group(self, batch: int, capacity: int) -> GroupCache:
@@ -78,7 +81,10 @@ class Decoder:
         return GroupCache(empty[::2], empty[1::2])
 
     def extend(self, prompt: PromptCache, tokens: Tensor, group: GroupCache | None) -> Tensor:
-        """Hidden states of the next tokens ``[batch, new]``, which are added to `group`."""
+        """Hidden states ``[batch, new, width]`` of the next tokens ``[batch, new]``.
+
+        The tokens are added to `group`, if one is given.
+        """
         past = group.length if group else 0
         new = tokens.shape[1]
         hidden = self._embed(tokens, prompt.length + past)
@@ -100,7 +106,7 @@ class Decoder:
         return hidden
 
     def logits(self, hidden: Tensor, columns: Tensor | None = None) -> Tensor:
-        """Scores of all words, or of the words in `columns`, for hidden states ``[..., width]``."""
+        """Scores of all words, or of the words `columns`, for hidden states ``[..., width]``."""
         weight = self.model.transformer.wte.weight
         states = self.model.transformer.ln_f(hidden)
         if columns is not None:
@@ -124,7 +130,7 @@ class Decoder:
     def _attend(
         self, query: Tensor, own: Tensor, value: Tensor, keys: Tensor, values: Tensor
     ) -> Tensor:
-        """Attention over one shared prompt and each sentence's own positions."""
+        """Attention of each sentence to the shared prompt and to the sentence's own positions."""
         batch, heads, new, size = query.shape
         flat = query.transpose(0, 1).reshape(heads, batch * new, size)
         shared = (flat @ keys.transpose(-1, -2)).view(heads, batch, new, -1).transpose(0, 1)
@@ -142,5 +148,5 @@ class Decoder:
 
 
 def _causal(length: int, like: Tensor) -> Tensor:
-    """``[length, length]``: 0 where a position may look, minus infinity where it may not."""
+    """The causal mask ``[length, length]``: 0 for itself and earlier positions, else -infinity."""
     return torch.full((length, length), float("-inf"), dtype=like.dtype, device=like.device).triu(1)

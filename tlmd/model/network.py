@@ -11,7 +11,7 @@ from tlmd.errors import BadInput
 from tlmd.language import vocabulary
 
 POSITIONS = 1024
-# nano about 1M parameters for machines with nothing but a CPU, small about 11M, gpt2 the paper's.
+# nano: about 1M parameters, for machines with only a CPU; small: about 11M; gpt2: the paper's size.
 PRESETS: dict[str, dict[str, int]] = {
     "nano": {"n_layer": 4, "n_embd": 128, "n_head": 4},
     "small": {"n_layer": 6, "n_embd": 384, "n_head": 6},
@@ -20,9 +20,9 @@ PRESETS: dict[str, dict[str, int]] = {
 
 
 def create(preset: str, seed: int = 0) -> Any:
-    """A `GPT2LMHeadModel` with random weights over the tensor language's vocabulary.
+    """Create a `GPT2LMHeadModel` with random weights and the tensor language's vocabulary.
 
-    Raises `BadInput` for an unknown preset. The global random state is left as it was.
+    Raises `BadInput` for an unknown preset. Does not change torch's global random state.
     """
     if preset not in PRESETS:
         raise BadInput(f"unknown network preset {preset!r}; use one of {', '.join(PRESETS)}")
@@ -43,5 +43,5 @@ def create(preset: str, seed: int = 0) -> Any:
 
 
 def parameters(model: Any) -> int:
-    """Number of parameters, tied weights counted once."""
+    """The number of parameters. Shared weights count once."""
     return sum(p.numel() for p in model.parameters())

@@ -1,8 +1,8 @@
-"""The registry: versions of the TLM on disk, published whole or not at all, kept, rolled back.
+"""The registry: it stores the versions of the TLM on disk and knows which version is in force.
 
-One folder per version (``v000012``) and ``current.json``, which names the version in force and is
-replaced atomically. Whatever is killed at whatever moment, the next one to open the directory
-finds a whole version in force. Files only; one registry per directory, one call at a time.
+It has one folder per version (``v000012``) and ``current.json``, which names the version in force
+and is replaced atomically. If a process is killed at any moment, the next registry of the directory
+finds a complete version in force. Use one registry per directory and one call at a time.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from tlmd.config import SHIPPED
 from tlmd.errors import BadInput, Failed
 from tlmd.model import checkpoint as checkpoints
 from tlmd.model.checkpoint import Checkpoint
+from tlmd.types import Published
 
 _log = logging.getLogger("tlmd.registry")
 _SCHEMA = 1
@@ -28,52 +29,52 @@ _CURRENT = "current.json"
 _FOLDER = re.compile(r"v(\d{6,})")
 _LEFTOVER = re.compile(r"\.(v\d{6,}|current)\.(draft|gone)")
 
-# (the new checkpoint, the one in force) -> why it must not be published; empty where it may.
-Check = Callable[[Checkpoint, Checkpoint], str]
+# (new checkpoint, checkpoint in force) -> the reason to refuse the new one; empty to accept it.
+GateCheck = Callable[[Checkpoint, Checkpoint], str]
 
 
 @dataclass(frozen=True)
-class Published:
-    """What became of a checkpoint; ``reason`` says in one line why it was refused.
+class CheckpointInfo:
+    """One stored version.
 
-    Example: ``Published(13, False, "held-out loss 2.31 against 1.90 nats")``.
+    Example: ``CheckpointInfo(12, current=True, promoted=False, created=1.7e9, notes={"steps":
+    60})``.
     """
 
     version: int
-    accepted: bool
-    reason: str = ""
 
-
-@dataclass(frozen=True)
-class Entry:
-    """One version there is; ``created`` is in seconds since the epoch.
-
-    Example: ``Entry(12, current=True, promoted=False, created=1.7e9, notes={"steps": 60})``.
-    """
-
-    version: int
     current: bool
+    """It is in force."""
+
     promoted: bool
+    """It is never deleted."""
+
     created: float
+    """Seconds since the epoch."""
+
     notes: dict[str, Any]
 
 
 @dataclass(frozen=True)
 class _State:
-    """What `current.json` says; ``last`` is the highest version that was ever given away."""
+    """The content of `current.json`."""
 
     current: int = 0
+    """The version in force."""
+
     last: int = 0
+    """The highest version that was ever published or refused."""
+
     promoted: tuple[int, ...] = ()
 
 
 class Registry:
-    """The versions in one directory; version 0 is the base, a folder elsewhere that stays as it is.
+    """The versions in one directory. Version 0 is the base, another folder, which never changes.
 
-    Opening removes what a killed predecessor left half done. A version in force that is missing,
-    damaged or foreign is replaced by the newest older good one, finally the base, with a warning.
-    Raises `BadInput` where the base is needed and unusable, `Failed` for a disk that cannot be
-    written to.
+    Opening removes unfinished files of a killed process. If the version in force cannot be used,
+    the newest older version that can be used replaces it, or else the base; a warning is logged.
+    Raises `BadInput` if the base is needed and cannot be used, and `Failed` if the disk cannot be
+    written.
     """
 
     def __init__(self, directory: Path, base: Path = SHIPPED, keep: int = 5) -> None:
@@ -82,7 +83,7 @@ class Registry:
         self._keep = max(keep, 1)
         with self._writing():
             directory.mkdir(parents=True, exist_ok=True)
-            self._sweep()
+            self._remove_leftovers()
             self._state = self._read_state()
             self._in_force()
 
@@ -92,11 +93,11 @@ class Registry:
         return self._state.current
 
     def next_version(self) -> int:
-        """A version higher than any that was ever published, refused or begun."""
+        """The next free version, higher than all versions that were ever published or refused."""
         return max(self._state.last, self._state.current, *self._folders(), 0) + 1
 
     def blob(self, version: int | None = None) -> bytes:
-        """A version as `checkpoint.from_bytes` reads it; None for the one in force.
+        """A version as bytes for `checkpoint.from_bytes`. None: the version in force.
 
         Raises `BadInput` for an unknown or damaged version.
         """
@@ -104,14 +105,15 @@ class Registry:
             version = self.current
         return checkpoints.read(self._known(version), version)
 
-    def publish(self, data: bytes, version: int, check: Check) -> Published:
-        """Put `data` (of `checkpoint.to_bytes`) in force as `version` if `check` finds no fault.
+    def publish(self, data: bytes, version: int, check: GateCheck) -> Published:
+        """Store `data` (of `checkpoint.to_bytes`) as `version` and use it, if `check` accepts it.
 
-        `version` must be at least `next_version()` and what the checkpoint itself says; it is spent
-        in any case. Raises `BadInput` for data that is no checkpoint.
+        `version` must be at least `next_version()` and equal to the version in the checkpoint. It
+        counts as used even if the checkpoint is refused. Raises `BadInput` for data that is no
+        checkpoint.
         """
         if version < self.next_version():
-            raise BadInput(f"version {version} has been taken; the next is {self.next_version()}")
+            raise BadInput(f"version {version} is used already; the next is {self.next_version()}")
         with self._writing():
             self._put(replace(self._state, last=version))
             reason = self._install(data, version, check)
@@ -122,25 +124,25 @@ class Registry:
         return Published(version, True)
 
     def promote(self, version: int) -> None:
-        """Put a version in force and keep it for ever; raises `BadInput` if there is none such."""
+        """Put a version in force and never delete it. Raises `BadInput` if it does not exist."""
         self._load(version)
         promoted = tuple(sorted({*self._state.promoted, version}))
         self._change(replace(self._state, current=version, promoted=promoted))
 
     def rollback(self, version: int) -> None:
-        """Put an older version in force again; raises `BadInput` if there is none such."""
+        """Put an older version in force again. Raises `BadInput` if it does not exist."""
         self._load(version)
         self._change(replace(self._state, current=version))
 
-    def versions(self) -> list[Entry]:
+    def versions(self) -> list[CheckpointInfo]:
         """All usable versions in ascending order, the base first."""
-        found = []
+        infos = []
         for version in (0, *self._folders()):
             folder = self._folder(version)
             with contextlib.suppress(BadInput, OSError):
                 manifest = checkpoints.manifest(folder)
-                found.append(
-                    Entry(
+                infos.append(
+                    CheckpointInfo(
                         version,
                         version == self.current,
                         version in self._state.promoted,
@@ -148,36 +150,36 @@ class Registry:
                         manifest.get("notes", {}),
                     )
                 )
-        return found
+        return infos
 
-    # reading
+    # Reading.
 
     def _folder(self, version: int) -> Path:
         return self._directory / f"v{version:06d}" if version else self._base
 
     def _folders(self) -> list[int]:
-        """The versions that have a folder, ascending."""
+        """The versions that have a folder, in ascending order."""
         names = (_FOLDER.fullmatch(path.name) for path in self._directory.iterdir())
         return sorted(int(name[1]) for name in names if name)
 
     def _known(self, version: int) -> Path:
         known = [0, *self._folders()]
         if version not in known:
-            there = ", ".join(map(str, known))
-            raise BadInput(f"there is no checkpoint version {version}; there are {there}")
+            existing = ", ".join(map(str, known))
+            raise BadInput(f"there is no checkpoint version {version}; there are {existing}")
         return self._folder(version)
 
     def _load(self, version: int) -> Checkpoint:
         folder = self._known(version)
         loaded = checkpoints.load(folder)
-        if version == 0:  # a base may have been a version of somewhere else
+        if version == 0:  # the base may come from another registry, with another version
             return replace(loaded, version=0)
         if loaded.version != version:
             raise BadInput(f"{folder} holds version {loaded.version}; remove it")
         return loaded
 
     def _in_force(self) -> Checkpoint:
-        """The checkpoint in force; if it is not usable, an older one is put in force."""
+        """The checkpoint in force. If it cannot be used, put an older one in force."""
         older = [v for v in reversed(self._folders()) if v < self.current]
         for version in (self.current, *older, 0):
             try:
@@ -185,7 +187,7 @@ class Registry:
             except BadInput as error:
                 if version == 0:
                     raise
-                _log.warning("version %d cannot be used, going back: %s", version, error)
+                _log.warning("version %d cannot be used, trying an older one: %s", version, error)
                 continue
             if version != self.current:
                 _log.warning("version %d is in force now", version)
@@ -194,7 +196,7 @@ class Registry:
         raise AssertionError("the base is returned or raises")
 
     def _read_state(self) -> _State:
-        """What `current.json` says; where it is lost, the newest version and all are kept."""
+        """Read `current.json`. If it is lost, use the newest version and mark all as promoted."""
         path, folders = self._directory / _CURRENT, tuple(self._folders())
         newest = max(folders, default=0)
         try:
@@ -208,10 +210,10 @@ class Registry:
         except (ValueError, KeyError, TypeError) as error:
             reason = f"is damaged ({error})"
         if folders:
-            _log.warning("%s %s, taking version %d and keeping all", path, reason, newest)
+            _log.warning("%s %s, using version %d and keeping all", path, reason, newest)
         return _State(newest, newest, folders)
 
-    # writing
+    # Writing.
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:
@@ -222,13 +224,13 @@ class Registry:
                 f"cannot write to {self._directory}: {error.strerror}; free some disk"
             ) from error
 
-    def _install(self, data: bytes, version: int, check: Check) -> str:
-        """Draft, gate, rename; why it was refused. Nothing but a whole accepted folder remains."""
+    def _install(self, data: bytes, version: int, check: GateCheck) -> str:
+        """Write a draft folder, check it and rename it. Returns the reason if it is refused."""
         folder = self._folder(version)
         draft = self._directory / f".{folder.name}.draft"
         try:
             checkpoints.unpack(data, draft)
-            new = checkpoints.load(draft)  # what is on disk is what is examined
+            new = checkpoints.load(draft)  # read it again from disk, so that this is checked
             if new.version != version:
                 raise BadInput(f"the checkpoint says version {new.version}, not {version}")
             reason = check(new, self._in_force())
@@ -245,7 +247,7 @@ class Registry:
             self._prune()
 
     def _put(self, state: _State) -> None:
-        """Make `state` what the disk says, then what this object says."""
+        """Write `state` to disk, then keep it in this object."""
         plain = {
             "schema": _SCHEMA,
             "current": state.current,
@@ -260,24 +262,24 @@ class Registry:
         self._state = state
 
     def _prune(self) -> None:
-        """Keep the last few folders, those promoted and the one in force."""
+        """Delete all versions but the newest `keep`, the promoted ones and the one in force."""
         folders = self._folders()
         kept = {*folders[-self._keep :], *self._state.promoted, self.current}
-        gone = []
+        renamed = []
         for version in folders:
             if version not in kept:
                 folder = self._folder(version)
-                # Renamed first: a folder that is half removed must not look like a version.
-                gone.append(folder.replace(folder.with_name(f".{folder.name}.gone")))
-        if gone:
+                # Rename first: a folder that is partly removed must not look like a version.
+                renamed.append(folder.replace(folder.with_name(f".{folder.name}.gone")))
+        if renamed:
             checkpoints.sync(self._directory)
-        for folder in gone:
+        for folder in renamed:
             shutil.rmtree(folder, ignore_errors=True)
 
-    def _sweep(self) -> None:
+    def _remove_leftovers(self) -> None:
         for path in list(self._directory.iterdir()):
             if _LEFTOVER.fullmatch(path.name):
-                _log.info("removing %s, which was left half done", path)
+                _log.info("removing %s, which is unfinished", path)
                 if path.is_dir():
                     shutil.rmtree(path, ignore_errors=True)
                 else:

@@ -1,7 +1,8 @@
-"""Constrained, batched sampling: the TLM writes decisions, masked to what is legal.
+"""Constrained sampling in batches: the TLM writes decisions, and a mask allows only legal tokens.
 
-Tokens that the grammar leaves no choice about cost no step of the network: they wait and go in
-together with the next one that is decided (the paper's Algorithm 2, for a whole group at once).
+If the grammar allows only one token, the network is not run for it: the token waits, and the
+network reads it together with the next decided token (the paper's Algorithm 2, for a group of
+sentences at the same time).
 """
 
 from __future__ import annotations
@@ -12,46 +13,51 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from tlmd.computation import DecisionKind, Sketch
 from tlmd.language import grammar
 from tlmd.language.grammar import Bools, Ints
-from tlmd.language.sentence import BEST_QUALITY, Place, layout
+from tlmd.language.sentence import BEST_QUALITY, DecisionSpan, layout
 from tlmd.language.vocabulary import IDS, MAX_SKETCHES
 from tlmd.model.decoder import Decoder, PromptCache
-from tlmd.types import Candidate, Decision, Sketch, SlotKind
+from tlmd.types import Candidate, Decision
 
-# (sketch, decisions before the slot) -> the legal locations of the slot.
+# (sketch, decisions before an open location decision) -> its legal locations.
 LegalLocations = Callable[[int, tuple[Decision, ...]], tuple[int, ...]]
 
 
 @dataclass(frozen=True)
 class Sample:
-    """A candidate and the natural log of the probability with which it was written."""
+    """A sampled candidate."""
 
     candidate: Candidate
+
     log_prob: float
+    """Natural logarithm of the probability with which the model wrote it."""
 
 
 @dataclass(frozen=True)
-class Request:
-    """What to write: `count` candidates of one task.
-
-    ``prompt`` are token ids; with `keep` > 0 the first `keep` decisions are those of `start` and
-    only the rest is written anew.
-    """
+class SampleRequest:
+    """A request for `count` candidates of one task."""
 
     task_id: str
+
     prompt: tuple[int, ...]
+    """Token ids."""
+
     sketches: tuple[Sketch, ...]
     locations: LegalLocations
     count: int
     quality: str = BEST_QUALITY
     temperature: float = 1.0
+
     start: Candidate | None = None
+    """If given, all samples have its sketch and its first `keep` decisions."""
+
     keep: int = 0
 
 
 class Sampler:
-    """Writes candidates with one language model; reproducible for a seed."""
+    """Writes candidates with one language model. The same seed gives the same candidates."""
 
     def __init__(self, model: object, seed: int = 0) -> None:
         self._decoder = Decoder(model)
@@ -59,8 +65,8 @@ class Sampler:
         self._prompts: dict[tuple[int, ...], PromptCache] = {}
 
     @torch.inference_mode()
-    def sample(self, request: Request) -> list[Sample]:
-        """Legal candidates as `request` says, grouped by sketch; duplicates are possible."""
+    def sample(self, request: SampleRequest) -> list[Sample]:
+        """Write `request.count` legal candidates, grouped by sketch. Duplicates are possible."""
         prompt = self._prompt(request.prompt)
         if request.start is not None:
             return self._group(prompt, request, request.start.sketch, request.count, 0.0)
@@ -76,8 +82,10 @@ class Sampler:
             self._prompts[tokens] = self._decoder.prompt(torch.tensor(tokens))
         return self._prompts[tokens]
 
-    def _sketches(self, prompt: PromptCache, request: Request) -> list[tuple[int, int, float]]:
-        """How many candidates each sketch gets: ``(sketch, count, log probability)``."""
+    def _sketches(
+        self, prompt: PromptCache, request: SampleRequest
+    ) -> list[tuple[int, int, float]]:
+        """Draw how many candidates each sketch gets: ``(sketch, count, log probability)``."""
         known = min(len(request.sketches), MAX_SKETCHES)
         first = torch.tensor([[IDS[request.quality]]])
         hidden = self._decoder.extend(prompt, first, None)[0, -1]
@@ -90,12 +98,12 @@ class Sampler:
         return [(i, n, float(scores[i])) for i, n in enumerate(counts) if n]
 
     def _group(
-        self, prompt: PromptCache, request: Request, sketch: int, count: int, log_prob: float
+        self, prompt: PromptCache, request: SampleRequest, sketch: int, count: int, log_prob: float
     ) -> list[Sample]:
         group = _Group(self._decoder, prompt, request, sketch, count, self._generator)
         form = layout(request.sketches[sketch])
-        for index, place in enumerate(form.places):
-            group.write(place, index)
+        for index, span in enumerate(form.spans):
+            group.write(span, index)
         rows = zip(*group.decisions, strict=True) if group.decisions else [()] * count
         return [
             Sample(Candidate(request.task_id, sketch, tuple(row)), log_prob + float(own))
@@ -104,13 +112,13 @@ class Sampler:
 
 
 class _Group:
-    """Sentences of one sketch that are written side by side."""
+    """Sentences of one sketch that are written at the same time."""
 
     def __init__(
         self,
         decoder: Decoder,
         prompt: PromptCache,
-        request: Request,
+        request: SampleRequest,
         sketch: int,
         count: int,
         generator: torch.Generator,
@@ -128,37 +136,37 @@ class _Group:
         for word in (request.quality, f"sketch:{sketch}"):
             self._push(np.full(count, IDS[word]))
 
-    def write(self, place: Place, index: int) -> None:
-        """Write the decision of one slot for every sentence of the group."""
-        for token in place.header:
+    def write(self, span: DecisionSpan, index: int) -> None:
+        """Write decision number `index`, whose position is `span`, in all sentences."""
+        for token in span.header:
             self._push(np.full(self._count, token))
-        slot = place.slot
-        kept = self._kept(place, index)
-        remaining = np.full(self._count, slot.extent)
+        open_decision = span.open_decision
+        kept = self._kept(span, index)
+        remaining = np.full(self._count, open_decision.extent)
         inner = np.ones(self._count, np.int64)
         chosen: list[Ints] = []
-        for number in range(place.count):
-            allowed = self._allowed(place, number, remaining, inner)
+        for number in range(span.count):
+            allowed = self._allowed(span, number, remaining, inner)
             if kept is not None:
-                allowed = allowed & (grammar.values_of(slot).values == kept[number])
-            values = self._value(place, allowed)
+                allowed = allowed & (grammar.values_of(open_decision).values == kept[number])
+            values = self._value(span, allowed)
             chosen.append(values)
-            if slot.kind in (SlotKind.TILE, SlotKind.PARTITION):
+            if open_decision.kind in (DecisionKind.TILE, DecisionKind.PARTITION):
                 remaining = remaining // values
                 inner = inner * values
         table = np.stack(chosen, 1).tolist() if chosen else [[]] * self._count
-        self.decisions.append([grammar.to_decision(slot, row) for row in table])
+        self.decisions.append([grammar.to_decision(open_decision, row) for row in table])
 
-    def _kept(self, place: Place, index: int) -> list[int] | None:
+    def _kept(self, span: DecisionSpan, index: int) -> list[int] | None:
         request = self._request
         if request.start is None or index >= request.keep:
             return None
-        return grammar.to_values(place.slot, request.start.decisions[index])
+        return grammar.to_values(span.open_decision, request.start.decisions[index])
 
-    def _allowed(self, place: Place, number: int, remaining: Ints, inner: Ints) -> Bools:
-        if place.slot.kind is not SlotKind.LOCATION:
-            return grammar.legal(place.slot, number, remaining, inner)
-        values = grammar.values_of(place.slot).values
+    def _allowed(self, span: DecisionSpan, number: int, remaining: Ints, inner: Ints) -> Bools:
+        if span.open_decision.kind is not DecisionKind.LOCATION:
+            return grammar.legal(span.open_decision, number, remaining, inner)
+        values = grammar.values_of(span.open_decision).values
         allowed = np.zeros((self._count, len(values)), np.bool_)
         before = zip(*self.decisions, strict=True) if self.decisions else [()] * self._count
         for row, decisions in enumerate(before):
@@ -166,11 +174,11 @@ class _Group:
             allowed[row] = np.isin(values, legal)
         return allowed
 
-    def _value(self, place: Place, allowed: Bools) -> Ints:
-        """Choose one allowed value per sentence, digit by digit."""
-        table = grammar.values_of(place.slot)
+    def _value(self, span: DecisionSpan, allowed: Bools) -> Ints:
+        """Choose one allowed value per sentence, token by token."""
+        table = grammar.values_of(span.open_decision)
         alive = allowed
-        for digit in range(place.width):
+        for digit in range(span.width):
             words, which = np.unique(table.codes[:, digit], return_inverse=True)
             open_words = np.zeros((self._count, len(words)), np.bool_)
             for word in range(len(words)):
@@ -182,7 +190,7 @@ class _Group:
         return chosen
 
     def _choose(self, words: Ints, open_words: Bools) -> Ints:
-        """Index into `words` per sentence; asks the network only where there is a choice."""
+        """Choose an index into `words` per sentence. Runs the network only if there is a choice."""
         if (open_words.sum(1) == 1).all():
             forced: Ints = open_words.argmax(1)
             return forced

@@ -1,4 +1,4 @@
-"""How many threads torch may use: those of one process must not take the cores of another."""
+"""The number of threads of torch. It is limited, so that processes do not share cores."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ import torch
 
 
 def use_threads(count: int) -> None:
-    """Compute with `count` threads from now on."""
+    """Make torch compute with `count` threads, at least one."""
     torch.set_num_threads(max(1, count))

@@ -1,4 +1,4 @@
-"""Training the language model on demonstrations: supervised, next-token, on decided tokens only."""
+"""Supervised training of the language model: it predicts the decided tokens of demonstrations."""
 
 from __future__ import annotations
 
@@ -21,37 +21,49 @@ _IGNORED = -100
 
 @dataclass(frozen=True)
 class Demonstration:
-    """One sentence to imitate: prompt, sentence and which of its tokens are decided.
-
-    ``weight`` is how often it is shown, in proportion to others of its prompt.
-    """
+    """One sentence that the model learns to write."""
 
     prompt: tuple[int, ...]
+    """Token ids."""
+
     sentence: tuple[int, ...]
+    """Token ids."""
+
     decided: tuple[bool, ...]
+    """For each token of the sentence, whether it is decided. Only these tokens are trained."""
+
     weight: float = 1.0
+    """How often it is drawn, relative to other demonstrations of its prompt."""
 
 
 @dataclass(frozen=True)
 class TrainingPlan:
-    """How long and how fast to train. `per_prompt` sentences share one pass over their prompt.
+    """How long and how fast to train.
 
-    The learning rate warms up over the first 5 % of the steps and falls to a tenth by a cosine;
-    without `decay` it stays where it is, so that stopping early loses nothing but steps.
+    The learning rate increases over the first 5 % of the steps and then falls to a tenth along a
+    cosine.
     """
 
     steps: int = 1000
     prompts_per_step: int = 2
+
     per_prompt: int = 24
+    """Sentences per prompt and step. They share one pass over the prompt."""
+
     learning_rate: float = 1e-3
     weight_decay: float = 0.01
+
     clip: float = 1.0
+    """Largest norm of the gradient."""
+
     seed: int = 0
+
     decay: bool = True
+    """False: the learning rate stays constant after the start, so that training can stop early."""
 
 
 class Trainer:
-    """Trains a model in place; stops between steps when asked to."""
+    """Trains a model in place."""
 
     def __init__(self, model: Any, plan: TrainingPlan) -> None:
         self._model = model
@@ -63,9 +75,9 @@ class Trainer:
         demonstrations: Sequence[Demonstration],
         on_step: Callable[[int, float], bool] | None = None,
     ) -> list[float]:
-        """Loss per step (nats per decided token).
+        """Train, and return the loss of each step in nats per decided token.
 
-        `on_step(step, loss)` is called after each step and ends the training by returning False.
+        `on_step(step, loss)` is called after each step; if it returns False, training ends.
         """
         plan = self._plan
         groups = _by_prompt(demonstrations)
@@ -89,7 +101,7 @@ class Trainer:
 
     @torch.no_grad()
     def evaluate(self, demonstrations: Sequence[Demonstration]) -> float:
-        """Mean loss in nats per decided token, prompt by prompt."""
+        """Mean loss over all decided tokens, in nats per token."""
         groups = _by_prompt(demonstrations)
         total, count = 0.0, 0
         for group in groups.values():
@@ -111,16 +123,16 @@ class Trainer:
         return total / max(count, 1)
 
     def _loss(self, batch: Sequence[Demonstration]) -> tuple[Tensor, int]:
-        """Summed cross entropy over the decided tokens of sentences of one prompt; their count."""
+        """The sum of the cross entropy over the decided tokens, and the number of these tokens."""
         logits, targets = predictions(self._decoder, batch)
         return functional.cross_entropy(logits, targets, reduction="sum"), len(targets)
 
 
 def predictions(decoder: Decoder, batch: Sequence[Demonstration]) -> tuple[Tensor, Tensor]:
-    """What the network says of the decided tokens of sentences that share one prompt.
+    """The network's predictions of the decided tokens, for sentences that share one prompt.
 
-    Unmasked scores of all words ``[decided, words]`` and the tokens that were decided
-    ``[decided]``, sentence after sentence; everything before a token is as demonstrated.
+    Returns the unmasked scores of all words ``[decided, words]`` and the decided tokens
+    ``[decided]``, sentence after sentence. The input before each token is the demonstration.
     """
     longest = max(len(d.sentence) for d in batch)
     tokens = torch.full((len(batch), longest), PAD)
@@ -132,10 +144,10 @@ def predictions(decoder: Decoder, batch: Sequence[Demonstration]) -> tuple[Tenso
         targets[row, : len(sentence)] = torch.where(decided, sentence, _IGNORED)
     prompt = decoder.prompt(torch.tensor(batch[0].prompt))
     hidden = decoder.sentences(prompt, tokens)
-    # A position predicts the next one; only positions before a decided token need logits.
+    # Each position predicts the next token. Only positions before a decided token need logits.
     targets = targets.to(decoder.device)
-    wanted = targets[:, 1:] != _IGNORED
-    return decoder.logits(hidden[:, :-1][wanted]), targets[:, 1:][wanted]
+    is_decided = targets[:, 1:] != _IGNORED
+    return decoder.logits(hidden[:, :-1][is_decided]), targets[:, 1:][is_decided]
 
 
 def _drawn(rng: random.Random, group: Sequence[Demonstration], count: int) -> list[Demonstration]:

@@ -1,6 +1,7 @@
-"""The loop that measures, trains and generates at once: no Ray, no TVM, no torch.
+"""The loop that measures, trains and generates at the same time: no Ray, no TVM, no torch.
 
-In: jobs with their tasks. Out: records, and checkpoints in force. `loop.Pipeline` composes planning
-(`allocation`, `generating`), `measuring` and `learning` on one `board`; it sees its workers through
-the protocols of `orders`, so that the tests run it on simulated ones under a simulated clock.
+In: jobs with their tasks. Out: records, and checkpoints in force. `loop.Pipeline` has three parts,
+`generating` (with `task_scheduler`), `measuring` and `learning`, which share one `state`. It sees
+its workers through the protocols of `orders`, so tests run it on simulated workers and a simulated
+clock. `jobs` holds what is known of each task, `convergence` when a campaign ends.
 """

@@ -1,4 +1,4 @@
-"""One batch of the pipeline: its turns, what is written of it, and what waits for a slot."""
+"""One batch of the pipeline: its tasks, what is written for them, and what waits for a slot."""
 
 from __future__ import annotations
 
@@ -6,44 +6,50 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from tlmd.pipeline.allocation import Turn
 from tlmd.pipeline.orders import MeasureOrder
-from tlmd.types import Outcome, Proposal, Status, Task
+from tlmd.pipeline.task_scheduler import TaskAllocation
+from tlmd.types import MeasureInput, Outcome, Proposal, Status, Task
 
-_ATTEMPTS = 3
+_MAX_ATTEMPTS = 3
 
 
 @dataclass(frozen=True)
 class BatchPlan:
-    """What the store keeps of a batch: who got turns, and which versions wrote it.
+    """What the store keeps of a batch.
 
     Example: ``BatchPlan(4, (("job-1", "t1f0", 8),), 1.7e9)``.
     """
 
     number: int
-    turns: tuple[tuple[str, str, int], ...]
+    allocations: tuple[tuple[str, str, int], ...]
+    """Job id, task id and number of candidates."""
     created: float
 
 
 @dataclass
 class Batch:
-    """``unwritten`` turns wait for a generator or are with one; ``queue`` waits for a slot."""
+    """A batch that is being written or measured."""
 
     number: int
-    turns: list[Turn]
+    allocations: list[TaskAllocation]
     unwritten: int
+    """Allocations that no generator has finished yet."""
     queue: deque[MeasureOrder] = field(default_factory=deque)
-    flying: int = 0  # candidates with a slot
+    """Orders that no slot has yet."""
+    in_flight: int = 0
+    """Candidates that slots have."""
     written: int = 0
     measured: int = 0
     versions: set[int] = field(default_factory=set)
+    """Checkpoints that wrote it."""
     planned_at: float = 0.0
     begun: bool = False
+    """A slot has got its first candidates."""
 
     @property
     def waiting(self) -> int:
         """Candidates that no slot has yet."""
-        return sum(len(order.proposals) for order in self.queue)
+        return sum(len(order.inputs) for order in self.queue)
 
     @property
     def is_written(self) -> bool:
@@ -51,64 +57,63 @@ class Batch:
 
     @property
     def is_complete(self) -> bool:
-        return self.is_written and not self.queue and not self.flying
+        return self.is_written and not self.queue and not self.in_flight
 
-    def put(self, task: Task, proposals: list[Proposal], chunk: int) -> None:
-        """Cut what was written for one task into orders of at most `chunk` candidates."""
+    def add(self, task: Task, proposals: list[Proposal], chunk: int) -> None:
+        """Queue what was written for one task, in orders of at most `chunk` candidates."""
         self.written += len(proposals)
-        for start in range(0, len(proposals), chunk):
-            part = tuple(proposals[start : start + chunk])
+        inputs = [MeasureInput(p.candidate.id, p.trace) for p in proposals]
+        for start in range(0, len(inputs), chunk):
+            part = tuple(inputs[start : start + chunk])
             self.queue.append(MeasureOrder(self.number, task, part))
 
     def take(self, ready: Callable[[MeasureOrder], bool]) -> MeasureOrder | None:
-        """The first order that is `ready`, or None."""
+        """Remove the first order that is `ready` from the queue; None if there is none."""
         for order in self.queue:
             if ready(order):
                 self.queue.remove(order)
-                self.flying += len(order.proposals)
+                self.in_flight += len(order.inputs)
                 return order
         return None
 
-    def land(self, order: MeasureOrder) -> None:
-        """An order came back, with outcomes or without."""
-        self.flying -= len(order.proposals)
+    def take_back(self, order: MeasureOrder) -> None:
+        """An order was answered, with outcomes or without."""
+        self.in_flight -= len(order.inputs)
 
 
 class Retries:
-    """Candidates whose slot died go back alone, to tell which one it was; the third time they fail.
+    """Sends the candidates of a slot that died out again, each in an order of its own.
 
-    A candidate is named by its id, so nothing is measured twice or forgotten, however often it
-    changes hands.
+    So the one that kills slots is found; it fails the third time. Candidates are counted by their
+    ids, so none is measured twice and none is forgotten.
     """
 
     def __init__(self) -> None:
         self._attempts: dict[str, int] = {}
 
-    def suspects(self, order: MeasureOrder) -> bool:
-        """Whether these were with a slot that died: they go to a slot that has nothing else."""
-        return bool(self._attempts) and any(
-            p.candidate.id in self._attempts for p in order.proposals
-        )
+    def are_suspects(self, order: MeasureOrder) -> bool:
+        """Whether a slot died with them: they only go to a slot that has no other order."""
+        return bool(self._attempts) and any(c.candidate_id in self._attempts for c in order.inputs)
 
-    def again(self, batch: Batch, order: MeasureOrder) -> list[Proposal]:
-        """Queue what was lost; returns the candidates that are given up."""
-        given_up = []
-        for proposal in order.proposals:
-            attempts = self._attempts.get(proposal.candidate.id, 0) + 1
-            self._attempts[proposal.candidate.id] = attempts
-            if attempts >= _ATTEMPTS:
-                del self._attempts[proposal.candidate.id]
-                given_up.append(proposal)
+    def again(self, batch: Batch, order: MeasureOrder) -> list[str]:
+        """Queue what was lost; the ids of candidates that have failed for good."""
+        failed = []
+        for candidate in order.inputs:
+            attempts = self._attempts.get(candidate.candidate_id, 0) + 1
+            self._attempts[candidate.candidate_id] = attempts
+            if attempts >= _MAX_ATTEMPTS:
+                del self._attempts[candidate.candidate_id]
+                failed.append(candidate.candidate_id)
             else:
-                batch.queue.appendleft(MeasureOrder(batch.number, order.task, (proposal,)))
-        return given_up
+                batch.queue.appendleft(MeasureOrder(batch.number, order.task, (candidate,)))
+        return failed
 
     def forget(self, order: MeasureOrder) -> None:
-        """These came back with an outcome."""
-        for proposal in order.proposals:
-            self._attempts.pop(proposal.candidate.id, None)
+        """These candidates have outcomes."""
+        for candidate in order.inputs:
+            self._attempts.pop(candidate.candidate_id, None)
 
 
 def crashed(reason: str) -> Outcome:
-    """The outcome of a candidate that is given up."""
+    """The outcome of a candidate that killed its slot too often."""
     return Outcome(Status.CRASH, detail=reason)

@@ -1,4 +1,4 @@
-"""When measuring on does not pay: the stopping rule of the paper (section 4.3), made explicit."""
+"""When a campaign ends: the paper's stopping rule (section 4.3), with its numbers as options."""
 
 from __future__ import annotations
 
@@ -7,76 +7,79 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from tlmd.pipeline.jobs import Job, TaskState
+from tlmd.config import PipelineConfig
+from tlmd.pipeline.jobs import TaskState, TuningJob
 
 _EVERY = 16  # candidates between two entries of the history
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """``gain`` is the improvement over the window as a share, None before the window is full."""
+class ConvergenceStatus:
+    """How much the last measurements improved."""
 
     measured: int
     window: int
+    """Measured candidates that the gain is computed over."""
     gain: float | None
+    """Improvement over the window as a share; None before the window is full."""
     limit: float
     converged: bool
 
 
 @dataclass
 class Convergence:
-    """Watches the weighted sum of best latencies of a job's tasks.
+    """Watches the weighted sum of the best times of a job's tasks.
 
-    It has converged when the sum improved by less than `limit` over the last `window` measured
-    candidates, and every task that can still have turns had one meanwhile: otherwise the window
-    reaches back to the turn of the task that waits longest. A task counts with its default until it
-    has a verified program.
+    The job has converged when the last `window` measured candidates improved the sum by less than
+    `limit`. Every task that is not exhausted must have been measured in the window; else the window
+    begins where the longest-waiting task was measured last. A task without a verified program
+    counts with the time of its default.
     """
 
-    window: int = 20_000
-    limit: float = 0.01
+    window: int = PipelineConfig().window
+    limit: float = PipelineConfig().gain
     measured: int = 0
     _sums: deque[tuple[int, float]] = field(default_factory=deque)
-    _turns: dict[str, int] = field(default_factory=dict)
-    _tasks: int = 0
+    _last_measured: dict[str, int] = field(default_factory=dict)
+    _timed_tasks: int = 0
 
-    def observe(self, job: Job, state: TaskState, count: int = 1) -> None:
+    def observe(self, job: TuningJob, task: TaskState, count: int = 1) -> None:
         """`count` candidates of a task were measured."""
         before = self.measured // _EVERY
         self.measured += count
-        self._turns[state.task.id] = self.measured
+        self._last_measured[task.task.id] = self.measured
         if self.measured // _EVERY > before or not self._sums:
-            if (timed := _timed(job)) != self._tasks:  # sums over other tasks do not compare
-                self._tasks = timed
+            if (timed := _timed(job)) != self._timed_tasks:  # sums of other tasks do not compare
+                self._timed_tasks = timed
                 self._sums.clear()
             self._sums.append((self.measured, weighted_sum(job)))
 
-    def verdict(self, job: Job) -> Verdict:
-        """The state of things; a job whose tasks are not all known has not converged."""
+    def status(self, job: TuningJob) -> ConvergenceStatus:
+        """The gain now. A job whose tasks are not all known has not converged."""
         start = self._start(job.tasks)
         gain = None
-        if start is not None and job.whole and _timed(job) == self._tasks:
+        if start is not None and job.all_tasks_known and _timed(job) == self._timed_tasks:
             while len(self._sums) > 1 and self._sums[1][0] <= start:
                 self._sums.popleft()
             if self._sums and self._sums[0][0] <= start:
                 before, now = self._sums[0][1], weighted_sum(job)
                 gain = 1 - now / before if before > 0 else None
         converged = gain is not None and gain < self.limit
-        return Verdict(self.measured, self.window, gain, self.limit, converged)
+        return ConvergenceStatus(self.measured, self.window, gain, self.limit, converged)
 
     def _start(self, tasks: Iterable[TaskState]) -> int | None:
-        """Where the window begins; None while a task has had no turn at all."""
-        turns = [self._turns.get(s.task.id) for s in tasks if not s.exhausted]
-        if None in turns:
+        """Where the window begins; None while a task was never measured."""
+        last = [self._last_measured.get(t.task.id) for t in tasks if not t.exhausted]
+        if None in last:
             return None
-        oldest = min((t for t in turns if t is not None), default=self.measured)
+        oldest = min((n for n in last if n is not None), default=self.measured)
         return min(self.measured - self.window, oldest)
 
 
-def weighted_sum(job: Job) -> float:
-    """Seconds of all tasks with their best programs; one that has no time at all does not count."""
-    return sum(job.weight(s) * s.seconds for s in job.tasks if math.isfinite(s.seconds))
+def weighted_sum(job: TuningJob) -> float:
+    """Seconds of all tasks with their best programs; a task without any time does not count."""
+    return sum(job.weight(t) * t.seconds for t in job.tasks if math.isfinite(t.seconds))
 
 
-def _timed(job: Job) -> int:
-    return sum(math.isfinite(s.seconds) for s in job.tasks)
+def _timed(job: TuningJob) -> int:
+    return sum(math.isfinite(t.seconds) for t in job.tasks)

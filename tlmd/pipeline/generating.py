@@ -1,4 +1,4 @@
-"""The generating part of the pipeline: when a batch begins, who writes it, with which version."""
+"""The generating part of the pipeline: plans batches, and has generators write them."""
 
 from __future__ import annotations
 
@@ -8,152 +8,167 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from tlmd import wire
-from tlmd.pipeline.allocation import allocate
 from tlmd.pipeline.batches import Batch, BatchPlan
-from tlmd.pipeline.board import Board
-from tlmd.pipeline.jobs import Job, JobState
+from tlmd.pipeline.jobs import TuningJob
 from tlmd.pipeline.learning import Learning
-from tlmd.pipeline.orders import Done, Failed, Kind, Lost, SwapOrder, WriteOrder, Written
+from tlmd.pipeline.orders import (
+    OrderDone,
+    OrderFailed,
+    OrderLost,
+    SwapOrder,
+    WorkerKind,
+    WriteOrder,
+    Written,
+)
+from tlmd.pipeline.state import PipelineState
+from tlmd.pipeline.task_scheduler import allocate
+from tlmd.types import JobState
 
-_HASTE = 2.0  # a batch is begun when its slots run dry within this many writing times
-_SHORTEST_S = 0.2
-_INCUMBENTS = 16  # sent to a generator to start its local search from
-_LESS, _MORE = 0.7, 1.1  # how fast the share of candidates that are measured changes
+_LEAD = 2.0  # a batch is planned when the slots have work for less than so many writing times
+_MIN_WRITE_S = 0.2
+_INCUMBENTS = 16  # records that a generator gets to refine
+_FEWER, _MORE = 0.7, 1.1  # factors by which the number of written candidates adapts
 
 
 class Generating:
-    """Begins batches and has them written.
+    """Plans batches and has them written.
 
-    A newer checkpoint is swapped in between batches only, so that one version writes all of a
-    batch; which version a generator really uses is what it says itself. ``over`` candidates are
-    written for each one that is kept: fewer when the slots ran dry meanwhile, more when they did
-    not.
+    A newer checkpoint is swapped in only between two batches, so that one version writes all of a
+    batch. Each generator says itself which version it uses.
     """
 
-    def __init__(self, board: Board, learning: Learning, first: int) -> None:
+    def __init__(self, state: PipelineState, learning: Learning, first: int) -> None:
         self.number = first  # of the next batch
-        self._board = board
+        self.oversample = float(state.options.generate.oversample)
+        self._state = state
+        self._options = state.options
         self._learning = learning
         self._first = first
         self._unwritten: deque[WriteOrder] = deque()
-        self._write_s = 0.0
-        self.over = board.rules.over
+        self._write_s = 0.0  # how long a batch takes to write
 
-    def plan(self, jobs: Iterable[Job], seconds_left: float | None) -> None:
-        """Begin the next batch when its time has come.
+    def plan(self, jobs: Iterable[TuningJob], seconds_left: float | None) -> None:
+        """Plan the next batch, if it is time.
 
-        `seconds_left` is for how long the slots have work; None is not known.
+        `seconds_left` is for how long the slots have work; None: unknown.
         """
-        board = self._board
-        if self._behind() or not board.of(Kind.GENERATOR) or not self._due(seconds_left):
+        state, options = self._state, self._options.pipeline
+        if self._is_ahead() or not state.workers_of(WorkerKind.GENERATOR):
             return
-        size = board.rules.batch * max(1, len(board.of(Kind.MEASURER)))
+        if not self._is_due(seconds_left):
+            return
+        size = options.batch * max(1, len(state.workers_of(WorkerKind.MEASURER)))
         running = [job for job in jobs if job.state is JobState.RUNNING]
-        turns = allocate(running, size, board.rules.turn)
-        if not turns:
+        allocations = allocate(running, size, options.per_task)
+        if not allocations:
             return
-        batch = Batch(self.number, turns, len(turns), planned_at=board.crew.now())
-        plan = BatchPlan(
-            batch.number, tuple((t.job.id, t.state.task.id, t.count) for t in turns), time.time()
-        )
-        board.store.put_batch(batch.number, wire.pack(plan))
-        board.batches.append(batch)
+        batch = Batch(self.number, allocations, len(allocations), planned_at=state.pool.now())
+        rows = tuple((a.job.id, a.task.task.id, a.count) for a in allocations)
+        plan = BatchPlan(batch.number, rows, time.time())
+        state.store.put_batch(batch.number, wire.pack(plan))
+        state.batches.append(batch)
         self.number += 1
-        for turn in turns:
-            turn.state.writing += turn.count
-            order = WriteOrder(batch.number, turn.state.task, turn.count, self.over)
+        for allocation in allocations:
+            allocation.task.writing += allocation.count
+            task = allocation.task.task
+            order = WriteOrder(batch.number, task, allocation.count, self.oversample)
             self._unwritten.append(order)
-        board.tell("planned", batch=batch.number, turns=len(turns), version=self._learning.version)
+        version = self._learning.version
+        state.emit("planned", batch=batch.number, tasks=len(allocations), version=version)
 
-    def _behind(self) -> bool:
-        """A batch is being written, or a whole one waits for the slots: queues stay short."""
-        return any(not b.is_written or not b.begun for b in self._board.batches)
+    def _is_ahead(self) -> bool:
+        """Whether a batch is being written, or a whole one waits for the slots."""
+        return any(not b.is_written or not b.begun for b in self._state.batches)
 
-    def _due(self, seconds_left: float | None) -> bool:
+    def _is_due(self, seconds_left: float | None) -> bool:
         learning = self._learning
-        if self._board.rules.strict and self._board.rules.train:
+        if self._options.pipeline.strict and self._options.train.enabled:
             # Step i writes batch i+1 with what was learnt from the batches before i.
             return learning.is_idle and learning.learnt >= self.number - 2
         if learning.is_idle or seconds_left is None:
-            return True  # nothing newer will come in time
-        haste = _HASTE * max(self._write_s, _SHORTEST_S)
-        if seconds_left < haste + learning.wrap_up_s:
-            learning.boundary()
-        return seconds_left < haste
+            return True  # no newer checkpoint will be ready in time
+        lead_s = _LEAD * max(self._write_s, _MIN_WRITE_S)
+        if seconds_left < lead_s + learning.publish_s:
+            learning.stop_early()
+        return seconds_left < lead_s
 
-    def write(self) -> None:
-        """Hand turns to idle generators, newer checkpoints before a batch."""
-        board = self._board
-        between = not board.doing(WriteOrder) and not self._halfway()
-        for worker in board.idle(Kind.GENERATOR):
+    def send_orders(self) -> None:
+        """Give orders to idle generators: newer checkpoints before a batch, then what to write."""
+        state = self._state
+        between = not state.has_order(WriteOrder) and not self._has_begun_batch()
+        for worker in state.idle(WorkerKind.GENERATOR):
             if between and worker.version != self._learning.version:
-                board.send(worker.name, SwapOrder(self._learning.version))
+                state.send(worker.name, SwapOrder(self._learning.version))
             elif (order := self._next()) is not None:
-                state = board.state(order.task)
-                best = state.fastest(_INCUMBENTS)  # not all that was measured: that grows
-                board.send(worker.name, replace(order, records=best, avoid=state.tried))
-                board.batch(order.batch).versions.add(worker.version)
+                task = state.task(order.task)
+                best = task.fastest(_INCUMBENTS)
+                state.send(worker.name, replace(order, records=best, avoid=task.tried))
+                state.batch(order.batch).versions.add(worker.version)
 
-    def _halfway(self) -> bool:
-        return bool(self._unwritten) and bool(self._board.batch(self._unwritten[0].batch).versions)
+    def _has_begun_batch(self) -> bool:
+        unwritten = self._unwritten
+        return bool(unwritten) and bool(self._state.batch(unwritten[0].batch).versions)
 
     def _next(self) -> WriteOrder | None:
-        """The next turn that somebody still wants."""
+        """The next order that a running job wants."""
         while self._unwritten:
             order = self._unwritten.popleft()
-            if self._wanted(order):
+            if self._is_wanted(order):
                 return order
             self._finish(order, Written((), (), 0))
         return None
 
-    def _wanted(self, order: WriteOrder) -> bool:
-        state = self._board.state(order.task)
-        turns = self._board.batch(order.batch).turns
-        return any(t.state is state and not t.job.state.over for t in turns)
+    def _is_wanted(self, order: WriteOrder) -> bool:
+        task = self._state.task(order.task)
+        allocations = self._state.batch(order.batch).allocations
+        return any(a.task is task and not a.job.state.is_finished for a in allocations)
 
-    def answer(self, event: Done | Lost | Failed) -> None:
-        """A generator answered, or did not."""
+    def on_event(self, event: OrderDone | OrderLost | OrderFailed) -> None:
+        """A generator answered an order, failed, or died."""
         order = event.order
         if isinstance(order, SwapOrder):
-            if isinstance(event, Done) and isinstance(event.answer, int):
-                self._board.update(event.worker, event.answer)
-                self._board.tell("swapped", worker=event.worker, version=event.answer)
-            return  # otherwise it is tried again before the next batch
+            if isinstance(event, OrderDone) and isinstance(event.answer, int):
+                self._state.set_version(event.worker, event.answer)
+                self._state.emit("swapped", worker=event.worker, version=event.answer)
+            return  # a swap that failed is tried again before the next batch
         assert isinstance(order, WriteOrder)
-        if isinstance(event, Lost):
+        if isinstance(event, OrderLost):
             self._unwritten.appendleft(replace(order, records=(), avoid=()))
             return
-        if isinstance(event, Failed):
-            self._board.tell("write_failed", task=order.task.name, error=event.error)
-        written = event.answer if isinstance(event, Done) else None
+        if isinstance(event, OrderFailed):
+            self._state.emit("write_failed", task=order.task.name, error=event.error)
+        written = event.answer if isinstance(event, OrderDone) else None
         self._finish(order, written if isinstance(written, Written) else Written((), (), 0))
 
     def _finish(self, order: WriteOrder, written: Written) -> None:
-        board, batch = self._board, self._board.batch(order.batch)
-        state = board.state(order.task)
-        state.writing -= order.count
+        state, batch = self._state, self._state.batch(order.batch)
+        task = state.task(order.task)
+        task.writing -= order.count
         batch.unwritten -= 1
-        known = {r.candidate.id for r in state.records}
+        known = {r.candidate.id for r in task.records}
         refused = [r for r in written.refused if r.candidate.id not in known]
-        board.keep(state, [replace(r, batch=batch.number) for r in refused])
-        proposals = state.fresh(written.proposals)[: order.count]
-        if self._wanted(order):
-            state.end_turn(len(proposals), len(refused))
-            state.pending |= {p.candidate.id: p.module_hash for p in proposals}
-            batch.put(order.task, proposals, board.rules.chunk)
+        state.add_records(task, [replace(r, batch=batch.number) for r in refused])
+        proposals = task.new_proposals(written.proposals)[: order.count]
+        if self._is_wanted(order):
+            task.end_round(len(proposals), len(refused))
+            task.pending |= {p.candidate.id: p for p in proposals}
+            batch.add(order.task, proposals, self._options.pipeline.chunk)
         if batch.is_written:
-            took = board.crew.now() - batch.planned_at
+            took = state.pool.now() - batch.planned_at
             self._write_s = took if not self._write_s else 0.5 * (self._write_s + took)
             self._adapt(batch)
             version = max(batch.versions, default=0)
-            board.tell("written", batch=batch.number, candidates=batch.written, version=version)
+            state.emit("written", batch=batch.number, candidates=batch.written, version=version)
 
     def _adapt(self, batch: Batch) -> None:
-        rules = self._board.rules
-        earlier = [b for b in self._board.batches if b is not batch]
-        if rules.strict or batch.number == self._first or not batch.written:
+        """Write fewer candidates next time if the slots had to wait for these, else more."""
+        if self._options.pipeline.strict or batch.number == self._first or not batch.written:
             return
+        generate = self._options.generate
+        earlier = [b for b in self._state.batches if b is not batch]
         if not any(b.waiting for b in earlier):
-            self.over = max(min(rules.least, rules.over), _LESS * self.over)
+            least = min(generate.oversample_min, generate.oversample)
+            self.oversample = max(least, _FEWER * self.oversample)
         else:
-            self.over = min(max(rules.most, rules.over), _MORE * self.over)
+            most = max(generate.oversample_max, generate.oversample)
+            self.oversample = min(most, _MORE * self.oversample)

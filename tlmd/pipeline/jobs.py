@@ -1,61 +1,49 @@
-"""Jobs and what is known of their tasks."""
+"""Jobs, and what is known of their tasks."""
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from tlmd.ranking import fastest, finalists, leading
-from tlmd.types import Baseline, Proposal, Record, Status, Task
+from tlmd.selection import fastest, finalists, leading
+from tlmd.types import Baseline, Candidate, JobState, Proposal, Record, Status, Task
 
-_FINALS = 3  # races of one task: a best that lost its race makes way for another that had none
-_BARREN = 4  # turns without a program, all refused, before a task is given up
-
-
-class JobState(enum.StrEnum):
-    """Where a job is in its life."""
-
-    PREPARING = "preparing"  # its model is being lowered to tasks
-    RUNNING = "running"
-    DONE = "done"
-    CANCELLED = "cancelled"
-    FAILED = "failed"
-
-    @property
-    def over(self) -> bool:
-        return self in (JobState.DONE, JobState.CANCELLED, JobState.FAILED)
+# Comparisons of one task: after each, the best may be another one that was not compared yet.
+_MAX_COMPARISONS = 3
+_MAX_EMPTY_ROUNDS = 4  # rounds in which TVM refuses every candidate, before a task is exhausted
 
 
 @dataclass
 class TaskState:
-    """What the pipeline knows of a task on one kind of machine: its newest record per candidate.
-
-    ``pending`` are candidates that were ordered or written and have no record yet: id -> hash.
-    """
+    """What the pipeline knows of a task on one kind of machine."""
 
     task: Task
     records: list[Record]
+    """The newest record of each candidate."""
     baseline: Baseline | None = None
     exhausted: bool = False
-    barren: int = 0  # turns in a row without a program to measure
-    writing: int = 0  # candidates ordered from a generator
-    pending: dict[str, str] = field(default_factory=dict)
+    """The generator finds no new candidates."""
+    empty_rounds: int = 0
+    """Rounds of writing in a row that gave no candidate."""
+    writing: int = 0
+    """Candidates that a generator was asked for."""
+    pending: dict[str, Proposal] = field(default_factory=dict)
+    """By candidate id: written, and without a record yet."""
 
     def __post_init__(self) -> None:
         self.trials = 0
         self.failed = 0
         self.best: Record | None = None
-        self.racing = False  # its finalists are with a slot
-        self.rounds: list[float] = []  # the best seconds after each turn
-        self._finals = 0
-        self._known: dict[str, str] = {}  # id -> hash of all that was tried here
+        self.comparing = False  # a slot compares its finalists
+        self.best_after_batch: list[float] = []  # seconds
+        self._comparisons = 0
+        self._known: dict[str, str] = {}  # of all that was measured here: id -> module hash
         self._hashes: set[str] = set()
         records, self.records = self.records, []
         self.add(records)
 
     def add(self, records: Iterable[Record]) -> None:
-        """Take in new records; what was only imported does not count as a trial."""
+        """Add new records. An imported one does not count as a trial."""
         for record in records:
             self.records.append(record)
             self.pending.pop(record.candidate.id, None)
@@ -65,30 +53,35 @@ class TaskState:
             self._known[record.candidate.id] = record.module_hash
             self._hashes.add(record.module_hash or record.candidate.id)
             self.trials += record.outcome.status is not Status.INVALID
-            self._finals = 0
+            self._comparisons = 0
         self.best = fastest(self.own)
 
-    def refresh(self, raced: Iterable[Record]) -> None:
-        """Take in a race between candidates that have records: their newest times count."""
-        newest = {r.candidate.id: r for r in raced}
+    def replace(self, records: Iterable[Record]) -> None:
+        """Replace the records of the same candidates, after a comparison."""
+        newest = {r.candidate.id: r for r in records}
         self.records = [newest.get(r.candidate.id, r) for r in self.records]
         self.best = fastest(self.own)
 
     @property
     def finalists(self) -> tuple[Record, ...]:
-        """Who is to be raced before the best is known for sure; none where it is."""
-        return finalists(self.own, self.best) if self._finals < _FINALS else ()
+        """Records to compare before the best is certain; empty where it is certain."""
+        return finalists(self.own, self.best) if self._comparisons < _MAX_COMPARISONS else ()
 
-    def begin_race(self) -> tuple[Record, ...]:
-        """The finalists, which are with a slot from now on."""
+    def begin_comparison(self) -> tuple[Candidate, ...]:
+        """The finalists, for the slot that compares them from now on."""
         found = self.finalists
-        self._finals += 1
-        self.racing = bool(found)
-        return found
+        self._comparisons += 1
+        self.comparing = bool(found)
+        return tuple(record.candidate for record in found)
+
+    def records_of(self, candidates: Iterable[Candidate]) -> list[Record]:
+        """The records of these candidates, in their order."""
+        known = {r.candidate.id: r for r in self.records}
+        return [known[candidate.id] for candidate in candidates]
 
     @property
     def own(self) -> tuple[Record, ...]:
-        """What was measured here; imported candidates may be written again and verified."""
+        """Records that were measured here; an imported candidate may be measured again."""
         return tuple(r for r in self.records if r.batch >= 0)
 
     def fastest(self, count: int) -> tuple[Record, ...]:
@@ -97,8 +90,9 @@ class TaskState:
 
     @property
     def tried(self) -> tuple[tuple[str, str], ...]:
-        """Ids and module hashes of all that was tried here or is about to be."""
-        return tuple((self._known | self.pending).items())
+        """Ids and module hashes of all that was measured here or is pending."""
+        pending = {key: p.module_hash for key, p in self.pending.items()}
+        return tuple((self._known | pending).items())
 
     @property
     def best_seconds(self) -> float:
@@ -112,65 +106,65 @@ class TaskState:
 
     @property
     def claimed(self) -> int:
-        """Trials done or on their way."""
+        """Trials that are done, pending or being written."""
         return self.trials + len(self.pending) + self.writing
 
-    def fresh(self, proposals: Iterable[Proposal]) -> list[Proposal]:
-        """Those that nobody has measured or is about to measure."""
+    def new_proposals(self, proposals: Iterable[Proposal]) -> list[Proposal]:
+        """Those whose program was not measured here and is not pending."""
         found: dict[str, Proposal] = {}
-        pending = set(self.pending.values())
+        pending = {p.module_hash for p in self.pending.values()}
         for p in proposals:
             known = p.candidate.id in self._known or p.candidate.id in self.pending
             if not known and p.module_hash not in self._hashes and p.module_hash not in pending:
                 found.setdefault(p.module_hash, p)
         return list(found.values())
 
-    def end_turn(self, programs: int, refused: int) -> None:
-        """A turn was written; a space without new programs is exhausted.
+    def end_round(self, programs: int, refused: int) -> None:
+        """A generator has written; a space without new programs is exhausted.
 
-        A large space of which TVM refuses everything must not keep a job from ending either.
+        A large space in which TVM refuses every candidate must not keep a job from ending either.
         """
-        self.barren = 0 if programs else self.barren + 1
-        self.exhausted = self.barren > (_BARREN if refused else 0)
+        self.empty_rounds = 0 if programs else self.empty_rounds + 1
+        self.exhausted = self.empty_rounds > (_MAX_EMPTY_ROUNDS if refused else 0)
 
 
 @dataclass(frozen=True)
 class Progress:
-    """A snapshot of a job for displays.
-
-    ``measured`` counts what earlier runs left as well, ``measured_now`` does not, ``planned`` is
-    what is measured at the most (0: no end is planned). ``estimate_s`` and ``baseline_s`` are
-    weighted sums of the best and of the unscheduled times.
-    """
+    """How far a job is, for displays."""
 
     task: str
+    """Name of the task that was measured last."""
     done: int
+    """Tasks that are finished, of ``total``."""
     total: int
     measured: int
+    """Candidates, those of earlier runs included."""
     measured_now: int
+    """Candidates of this run."""
     planned: int
+    """Candidates that will be measured at most; 0: no end is planned."""
     failed: int
     estimate_s: float
+    """Weighted sum of the best times."""
     baseline_s: float
+    """Weighted sum of the unscheduled programs' times."""
     elapsed_s: float
 
 
 @dataclass
-class Job:
-    """A set of tasks and how far to go with them.
-
-    ``trials`` are measurements per task, 0 for no limit; ``budget_s`` bounds the measuring, though
-    every task gets a program (``hurried``: only those that have none). A ``corpus`` job trains the
-    TLM and gets turns only when no user's job waits; with ``until_converged`` it ends when
-    measuring on does not pay. ``whole`` says that all its tasks are known.
-    """
+class TuningJob:
+    """A set of tasks, and how long to measure them."""
 
     id: str
     trials: int
+    """Measurements per task; 0: no limit."""
     corpus: bool = False
+    """The job trains the TLM. Its tasks are measured only when no user's job wants candidates."""
     until_converged: bool = False
+    """A corpus job ends when measuring more does not pay."""
     budget_s: float | None = None
-    whole: bool = True
+    """Seconds for measuring. Every task gets a program even if it takes longer."""
+    all_tasks_known: bool = True
     weights: dict[str, int] = field(default_factory=dict)
     tasks: list[TaskState] = field(default_factory=list)
     state: JobState = JobState.RUNNING
@@ -179,65 +173,67 @@ class Job:
     ended: float = 0.0
     measured_now: int = 0
     current: str = ""
-    since: float | None = None  # when the first candidate was measured
-    hurried: bool = False
+    since: float | None = None
+    """When the first candidate was measured."""
+    past_deadline: bool = False
+    """The time budget is over: only tasks without a program get candidates."""
 
-    def add(self, state: TaskState, weight: int) -> bool:
-        """A further task; False where the job has it already."""
-        new = state.task.id not in self.weights
+    def add(self, task: TaskState, weight: int) -> bool:
+        """Add a task; False where the job has it already."""
+        new = task.task.id not in self.weights
         if new:
-            self.tasks.append(state)
-        self.weights[state.task.id] = weight
+            self.tasks.append(task)
+        self.weights[task.task.id] = weight
         return new
 
-    def weight(self, state: TaskState) -> int:
+    def weight(self, task: TaskState) -> int:
         """How often the job's model runs the task."""
-        return self.weights[state.task.id]
+        return self.weights[task.task.id]
 
-    def room(self, state: TaskState) -> int:
+    def room(self, task: TaskState) -> int:
         """How many more candidates of a task the job wants."""
-        if state.exhausted or (self.hurried and state.best is not None):
+        if task.exhausted or (self.past_deadline and task.best is not None):
             return 0
-        return max(0, self.trials - state.claimed) if self.trials else 1 << 30
+        return max(0, self.trials - task.claimed) if self.trials else 1 << 30
 
-    def measured(self, state: TaskState) -> bool:
-        """Whether no more candidates of a task are to be measured."""
-        if state.pending or state.writing:
+    def is_measured(self, task: TaskState) -> bool:
+        """Whether the job wants no more candidates of a task, and none is pending."""
+        if task.pending or task.writing:
             return False
-        return state.exhausted or (self.trials > 0 and state.trials >= self.trials)
+        return task.exhausted or (self.trials > 0 and task.trials >= self.trials)
 
-    def satisfied(self, state: TaskState) -> bool:
-        """Whether nothing more is to be measured of a task, its finalists included."""
-        if not self.measured(state) or state.racing:
+    def is_finished_with(self, task: TaskState) -> bool:
+        """Whether nothing of a task is left to measure, its finalists included."""
+        if not self.is_measured(task) or task.comparing:
             return False
-        return self.corpus or self.hurried or not state.finalists
+        return self.corpus or self.past_deadline or not task.finalists
 
-    def settle(self, now: float) -> bool:
+    def update(self, now: float) -> bool:
         """Whether the job has what it asked for, or is out of time with a program for every task.
 
-        A failing task has its trials to find one.
+        A task whose candidates fail keeps its trials to find one that works.
         """
         if self.since is None and self.measured_now:
             self.since = now
         if self.budget_s is not None and self.since is not None:
-            self.hurried = now >= self.since + self.budget_s
-        if self.hurried and all(s.best or self.satisfied(s) for s in self.tasks):
+            self.past_deadline = now >= self.since + self.budget_s
+        if self.past_deadline and all(t.best or self.is_finished_with(t) for t in self.tasks):
             return True
-        return all(map(self.satisfied, self.tasks))
+        return all(map(self.is_finished_with, self.tasks))
 
     def progress(self, now: float) -> Progress:
-        """A snapshot."""
-        timed = [s for s in self.tasks if s.best is not None and s.baseline is not None]
-        planned = sum(s.trials if s.exhausted else self.trials for s in self.tasks)
+        """How far the job is at the time `now` of the worker pool."""
+        timed = [t for t in self.tasks if t.best is not None and t.baseline is not None]
+        planned = sum(t.trials if t.exhausted else self.trials for t in self.tasks)
         return Progress(
             self.current,
-            sum(map(self.satisfied, self.tasks)),
+            sum(map(self.is_finished_with, self.tasks)),
             len(self.tasks),
-            sum(s.trials for s in self.tasks),
+            sum(t.trials for t in self.tasks),
             self.measured_now,
             planned if self.trials else 0,
-            sum(s.failed for s in self.tasks),
-            sum(self.weight(s) * s.best_seconds for s in timed),
-            sum(self.weight(s) * s.baseline.seconds for s in timed if s.baseline),
+            sum(t.failed for t in self.tasks),
+            sum(self.weight(t) * t.best_seconds for t in timed),
+            sum(self.weight(t) * t.baseline.seconds for t in timed if t.baseline),
             (self.ended or now) - self.begun,
         )

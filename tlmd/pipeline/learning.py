@@ -1,169 +1,173 @@
-"""The training part of the pipeline: train, publish, one after the other, beside the measuring."""
+"""The training part of the pipeline: train, then publish, beside the measuring."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 
-from tlmd.pipeline.board import Board
 from tlmd.pipeline.orders import (
-    Done,
-    Failed,
-    Kind,
-    Lost,
-    Published,
+    OrderDone,
+    OrderFailed,
+    OrderLost,
     PublishOrder,
     Trained,
     TrainOrder,
     Worker,
+    WorkerKind,
 )
-from tlmd.types import Record, Task
+from tlmd.pipeline.state import PipelineState
+from tlmd.types import Published, Record, Task
 
 
 @dataclass
-class _Lesson:
-    """A version on its way: being trained, waiting for the registry, or with it."""
+class TrainingRound:
+    """A checkpoint that is being trained or published."""
 
     version: int
     upto: int
+    """The newest batch that it learns from."""
     begun: float
     interrupted: float = 0.0
+    """When the trainer was asked to stop; 0: it was not."""
     trained: bool = False
+    """The trainer has answered; the registry has to publish."""
 
 
 class Learning:
-    """Has the trainer learn from every completed batch, and the registry publish what came of it.
+    """Has the trainer learn from every completed batch, and the registry publish the checkpoint."""
 
-    ``version`` is the checkpoint in force, ``learnt`` the newest batch that a training has covered,
-    whether or not the gate let its checkpoint through.
-    """
-
-    def __init__(self, board: Board, first: int) -> None:
-        self.version = 0
-        self.learnt = first - 1
+    def __init__(self, state: PipelineState, first: int) -> None:
+        self.version = 0  # of the checkpoint in force
+        self.learnt = first - 1  # the newest batch a finished round has learnt from
         self.last: Trained | None = None
-        self.wrap_up_s = 1.0  # from interrupting a training to its checkpoint being in force
-        self._board = board
+        self.publish_s = 1.0  # from interrupting a training to its checkpoint being in force
+        self._state = state
         self._next_version = 1
-        self._lesson: _Lesson | None = None
-        self._records: list[Record] = []  # committed, and not yet sent
-        self._taught: set[tuple[str, str]] = set()
+        self._round: TrainingRound | None = None
+        self._records: list[Record] = []  # committed, and not yet with the trainer
+        self._known_tasks: set[tuple[str, str]] = set()  # by the trainer
         self._fresh = True  # the trainer knows nothing
 
     @property
     def is_idle(self) -> bool:
-        """No newer checkpoint is on its way."""
-        return self._lesson is None
+        """No checkpoint is being trained or published."""
+        return self._round is None
 
-    def observe(self, records: list[Record]) -> None:
-        """These were committed."""
+    def add_records(self, records: list[Record]) -> None:
+        """These records were committed."""
         self._records += records
 
-    def joined(self, worker: Worker) -> None:
-        """The trainer or the registry is there, perhaps a new one."""
-        if worker.kind is Kind.REGISTRY:
+    def on_joined(self, worker: Worker) -> None:
+        """A trainer or a registry is ready; it may be a new one."""
+        if worker.kind is WorkerKind.REGISTRY:
             self.version = worker.version
             self._next_version = max(self._next_version, worker.next_version)
-        elif worker.kind is Kind.TRAINER:
+        elif worker.kind is WorkerKind.TRAINER:
             self._fresh = True
 
     def use(self, version: int) -> None:
-        """Another version is in force, by somebody's wish."""
+        """The user has promoted a version or rolled back to it."""
         self.version = version
 
-    def hand_out(self, complete: int) -> None:
-        """Train when a batch was completed since; publish what was trained."""
-        lesson = self._lesson
-        if lesson is None:
-            idle = self._board.idle(Kind.TRAINER)
+    def send_orders(self, complete: int) -> None:
+        """Train if batches up to `complete` are new to the trainer; publish what was trained."""
+        if self._round is None:
+            idle = self._state.idle(WorkerKind.TRAINER)
             if idle and complete > self.learnt:
                 self._train(idle[0].name, complete)
-        elif lesson.trained and not self._board.doing(PublishOrder):
-            for registry in self._board.idle(Kind.REGISTRY):
-                self._board.send(registry.name, PublishOrder(lesson.version))
+        elif self._round.trained and not self._state.has_order(PublishOrder):
+            for registry in self._state.idle(WorkerKind.REGISTRY):
+                self._state.send(registry.name, PublishOrder(self._round.version))
 
     def _train(self, trainer: str, upto: int) -> None:
         if self._fresh:
-            self._records = self._board.store.all_records()
-            self._taught.clear()
-        ripe = [r for r in self._records if r.batch <= upto]
+            self._records = self._state.store.all_records()
+            self._known_tasks.clear()
+        records = [r for r in self._records if r.batch <= upto]
         self._records = [r for r in self._records if r.batch > upto]
-        tasks = self._untaught(ripe)
-        order = TrainOrder(self._next_version, upto, tasks, tuple(ripe), self._fresh, self.version)
+        order = TrainOrder(
+            self._next_version,
+            upto,
+            self._new_tasks(records),
+            tuple(records),
+            self._fresh,
+            self.version,
+        )
         self._fresh = False
-        self._lesson = _Lesson(self._next_version, upto, self._board.crew.now())
+        self._round = TrainingRound(self._next_version, upto, self._state.pool.now())
         self._next_version += 1
-        self._board.tell("training", version=order.version, upto=upto, records=len(ripe))
-        self._board.send(trainer, order)
+        self._state.emit("training", version=order.version, upto=upto, records=len(records))
+        self._state.send(trainer, order)
 
-    def _untaught(self, records: list[Record]) -> tuple[Task, ...]:
-        wanted = {(r.candidate.task_id, r.fingerprint) for r in records} - self._taught
-        self._taught |= wanted
-        if not self._board.states.keys() >= wanted:
-            known = {t.key: t for t in self._board.store.tasks()}
+    def _new_tasks(self, records: list[Record]) -> tuple[Task, ...]:
+        """Tasks of these records that the trainer does not have."""
+        wanted = {(r.candidate.task_id, r.fingerprint) for r in records} - self._known_tasks
+        self._known_tasks |= wanted
+        if not self._state.tasks.keys() >= wanted:
+            known = {t.key: t for t in self._state.store.tasks()}
             return tuple(known[key] for key in sorted(wanted) if key in known)
-        return tuple(self._board.states[key].task for key in sorted(wanted))
+        return tuple(self._state.tasks[key].task for key in sorted(wanted))
 
-    def boundary(self) -> None:
-        """A checkpoint is wanted now: cut the training short, if it has had its time."""
-        lesson = self._lesson
-        if lesson is None or lesson.trained or lesson.interrupted:
+    def stop_early(self) -> None:
+        """The next batch needs a checkpoint: stop the training, if it had its least time."""
+        if self._round is None or self._round.trained or self._round.interrupted:
             return
-        now = self._board.crew.now()
-        if now - lesson.begun >= self._board.rules.lesson_s:
+        if self._state.pool.now() - self._round.begun >= self._state.options.train.seconds:
             self.interrupt()
 
     def interrupt(self) -> None:
         """Have the trainer answer soon with what it has learnt."""
-        if self._lesson is not None and not self._lesson.trained:
-            self._lesson.interrupted = self._board.crew.now()
-            self._board.crew.interrupt_training()
+        if self._round is not None and not self._round.trained:
+            self._round.interrupted = self._state.pool.now()
+            self._state.pool.interrupt_training()
 
-    def answer(self, event: Done | Lost | Failed) -> None:
-        """The trainer or the registry answered, or did not."""
-        lesson = self._lesson
-        if lesson is None or getattr(event.order, "version", None) != lesson.version:
+    def on_event(self, event: OrderDone | OrderLost | OrderFailed) -> None:
+        """The trainer or the registry answered an order, failed, or died."""
+        current = self._round
+        if current is None or getattr(event.order, "version", None) != current.version:
             return
         if isinstance(event.order, TrainOrder):
-            self._trained(event, lesson)
-        elif isinstance(event, Done) and isinstance(event.answer, Published):
-            self._published(event.answer, lesson)
-        elif isinstance(event, Failed):
-            self._end(lesson)
-            self._board.tell("publish_failed", version=lesson.version, error=event.error)
-        # A registry that died is replaced and gets the order again.
+            self._on_trained(event, current)
+        elif isinstance(event, OrderDone) and isinstance(event.answer, Published):
+            self._on_published(event.answer, current)
+        elif isinstance(event, OrderFailed):
+            self._end(current)
+            self._state.emit("publish_failed", version=current.version, error=event.error)
+        # A registry that died is replaced, and its successor gets the order again.
 
-    def _trained(self, event: Done | Lost | Failed, lesson: _Lesson) -> None:
-        if isinstance(event, Done) and isinstance(event.answer, Trained):
-            lesson.trained = True
+    def _on_trained(
+        self, event: OrderDone | OrderLost | OrderFailed, current: TrainingRound
+    ) -> None:
+        if isinstance(event, OrderDone) and isinstance(event.answer, Trained):
+            current.trained = True
             self.last = event.answer
-            self._board.tell(
+            self._state.emit(
                 "trained",
-                version=lesson.version,
-                upto=lesson.upto,
+                version=current.version,
+                upto=current.upto,
                 steps=event.answer.steps,
                 loss=event.answer.loss if math.isfinite(event.answer.loss) else None,
             )
-        elif isinstance(event, Lost):
-            self._lesson = None  # its successor learns everything anew, batch `upto` included
+        elif isinstance(event, OrderLost):
+            self._round = None  # the next trainer learns everything anew, this batch included
             self._fresh = True
-            self._board.tell("training_lost", version=lesson.version)
+            self._state.emit("training_lost", version=current.version)
         else:
-            self._end(lesson)
-            error = event.error if isinstance(event, Failed) else ""
-            self._board.tell("training_failed", version=lesson.version, error=error)
+            self._end(current)
+            error = event.error if isinstance(event, OrderFailed) else ""
+            self._state.emit("training_failed", version=current.version, error=error)
 
-    def _published(self, answer: Published, lesson: _Lesson) -> None:
-        now = self._board.crew.now()
-        if lesson.interrupted:
-            self.wrap_up_s = 0.5 * (self.wrap_up_s + now - lesson.interrupted)
-        self._end(lesson)
+    def _on_published(self, answer: Published, current: TrainingRound) -> None:
+        if current.interrupted:
+            took = self._state.pool.now() - current.interrupted
+            self.publish_s = 0.5 * (self.publish_s + took)
+        self._end(current)
         if answer.accepted:
             self.version = answer.version
-            self._board.tell("published", version=answer.version, upto=lesson.upto)
+            self._state.emit("published", version=answer.version, upto=current.upto)
         else:
-            self._board.tell("refused", version=answer.version, reason=answer.reason)
+            self._state.emit("refused", version=answer.version, reason=answer.reason)
 
-    def _end(self, lesson: _Lesson) -> None:
-        self.learnt = lesson.upto
-        self._lesson = None
+    def _end(self, current: TrainingRound) -> None:
+        self.learnt = current.upto
+        self._round = None

@@ -1,7 +1,8 @@
-"""The measuring part of the pipeline: what each slot gets next, and what came of it."""
+"""The measuring part of the pipeline: gives orders to the slots and records their answers."""
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections import deque
@@ -9,218 +10,241 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from tlmd.pipeline.batches import Batch, Retries, crashed
-from tlmd.pipeline.board import Board
 from tlmd.pipeline.jobs import TaskState
 from tlmd.pipeline.learning import Learning
 from tlmd.pipeline.orders import (
     BaselineOrder,
-    Done,
-    Failed,
-    Kind,
-    Lost,
+    CompareOrder,
     MeasureOrder,
-    RaceOrder,
+    OrderDone,
+    OrderFailed,
+    OrderLost,
     SlotOrder,
     Worker,
+    WorkerKind,
 )
-from tlmd.ranking import retimed
-from tlmd.types import Baseline, Outcome, Proposal, Record, Task
+from tlmd.pipeline.state import PipelineState
+from tlmd.selection import retimed
+from tlmd.types import Baseline, Outcome, Record
 
-_TROUBLE = 3  # errors of the slots in a row, then nothing can be measured here
-_PACE = 64  # answers that the rate is taken from
+_log = logging.getLogger("tlmd.pipeline")
+
+_MAX_ERRORS = 3  # errors of slots in a row; then nothing can be measured here
+_RATE_ANSWERS = 64  # answers that the rate is computed from
+
+SlotEvent = OrderDone | OrderLost | OrderFailed
 
 
 class Measuring:
-    """Keeps every slot busy, the unscheduled program of a task before its candidates.
+    """Keeps every slot busy. A task's unscheduled program is measured before its candidates.
 
-    ``step`` is the newest batch that has begun, ``lag`` that of the last candidates.
-    `on_records(batch, state, records)` is told of every answer, `on_trouble(error)` when the slots
-    fail.
+    `on_records(batch, task, records)` is called with every answer, `on_errors(message)` when the
+    slots keep failing.
     """
 
     def __init__(
         self,
-        board: Board,
+        state: PipelineState,
         learning: Learning,
         on_records: Callable[[Batch, TaskState, list[Record]], None],
-        on_trouble: Callable[[str], None],
+        on_errors: Callable[[str], None],
     ) -> None:
-        self.step = -1
-        self.lag = 0
-        self._board = board
+        self.step = -1  # the newest batch that a slot has begun
+        self.lag = 0  # of the last candidates
+        self._state = state
+        self._options = state.options.pipeline
         self._learning = learning
         self._on_records = on_records
-        self._on_trouble = on_trouble
+        self._on_errors = on_errors
         self._baselines: dict[tuple[str, str], BaselineOrder] = {}  # that no slot has yet
-        self._ordered: set[tuple[str, str]] = set()
-        self._races: deque[TaskState] = deque()  # whose finalists no slot has yet
+        self._baselines_wanted: set[tuple[str, str]] = set()
+        self._comparisons: deque[TaskState] = deque()  # that no slot has yet
         self._retries = Retries()
-        self._trouble = 0
-        self._pace: deque[tuple[float, int]] = deque(maxlen=_PACE)
+        self._errors = 0
+        self._answers: deque[tuple[float, int]] = deque(maxlen=_RATE_ANSWERS)
 
     @property
     def rate(self) -> float:
-        """Measured candidates per second, lately; 0 where nothing is known."""
-        if len(self._pace) < 2:
+        """Measured candidates per second, recently; 0 where it is unknown."""
+        if len(self._answers) < 2:
             return 0.0
-        seconds = self._pace[-1][0] - self._pace[0][0]
-        return sum(n for _, n in list(self._pace)[1:]) / max(seconds, 1e-3)
+        seconds = self._answers[-1][0] - self._answers[0][0]
+        return sum(n for _, n in list(self._answers)[1:]) / max(seconds, 1e-3)
 
     @property
     def seconds_left(self) -> float | None:
-        """For how long the slots have work, looked at before the next answer; None: not known."""
-        left = sum(b.waiting + b.flying for b in self._board.batches) - self._board.rules.chunk
+        """For how long the slots have work, until one answer before the end; None: unknown."""
+        left = sum(b.waiting + b.in_flight for b in self._state.batches) - self._options.chunk
         return max(left, 0) / self.rate if self.rate else None
 
-    def rest(self) -> None:
-        """Nothing is handed out for a while, which says nothing of the pace."""
-        self._pace.clear()
+    def reset_rate(self) -> None:
+        """No orders are sent for a while, which must not lower the rate."""
+        self._answers.clear()
 
-    def want_baseline(self, state: TaskState) -> None:
-        """Have the unscheduled program timed, once."""
-        key = state.task.key
-        if state.baseline is None and key not in self._ordered:
-            self._ordered.add(key)
-            self._baselines[key] = BaselineOrder(state.task)
+    def want_baseline(self, task: TaskState) -> None:
+        """Have the unscheduled program measured, once."""
+        key = task.task.key
+        if task.baseline is None and key not in self._baselines_wanted:
+            self._baselines_wanted.add(key)
+            self._baselines[key] = BaselineOrder(task.task)
 
-    def want_race(self, state: TaskState) -> None:
-        """Have the finalists of a task timed against each other."""
-        if state not in self._races and not state.racing:
-            self._races.append(state)
+    def want_comparison(self, task: TaskState) -> None:
+        """Have the finalists of a task compared."""
+        if task not in self._comparisons and not task.comparing:
+            self._comparisons.append(task)
 
-    def hand_out(self) -> None:
-        """Give every slot as much as it should have."""
-        for worker in self._board.of(Kind.MEASURER):
+    def send_orders(self) -> None:
+        """Give every slot as many orders as it may hold."""
+        for worker in self._state.workers_of(WorkerKind.MEASURER):
             while self._has_room(worker):
                 order = self._next(worker)
                 if order is None:
                     break
-                self._board.send(worker.name, order)
+                self._state.send(worker.name, order)
 
     def _has_room(self, worker: Worker) -> bool:
-        orders = self._board.busy.get(worker.name, ())
-        alone = any(isinstance(o, MeasureOrder) and self._retries.suspects(o) for o in orders)
-        return not alone and len(orders) < self._board.rules.depth
+        orders = self._state.orders.get(worker.name, ())
+        alone = any(isinstance(o, MeasureOrder) and self._retries.are_suspects(o) for o in orders)
+        return not alone and len(orders) < self._options.depth
 
     def _next(self, worker: Worker) -> SlotOrder | None:
-        """Finalists, the next candidates, or the baseline they wait for; others in idle moments."""
-        for state in self._races:
-            if worker.accepts(state.task.target):
-                self._races.remove(state)
-                return RaceOrder(state.task, state.begin_race())
-        orders = self._board.busy.get(worker.name, ())
+        """Finalists first, then candidates and the baselines that they need, then baselines."""
+        for task in self._comparisons:
+            if worker.accepts(task.task.target):
+                self._comparisons.remove(task)
+                return CompareOrder(task.task, task.begin_comparison())
+        orders = self._state.orders.get(worker.name, ())
         if not any(isinstance(o, BaselineOrder) for o in orders):
-            # One at a time beside candidates, so that those of the next batch do not wait for it.
-            for batch in self._board.batches:
-                if (baseline := self._baseline_of(batch, worker)) is not None:
+            # One baseline at a time beside candidates, so that the next batch need not wait for it.
+            for batch in self._state.batches:
+                if (baseline := self._baseline_for(batch, worker)) is not None:
                     return baseline
-        for batch in self._board.batches:
+        for batch in self._state.batches:
             order = batch.take(lambda order: self._suits(worker, order))
             if order is not None:
                 self._begin(batch)
-                best = self._board.state(order.task).best
-                return replace(order, incumbent_s=best.outcome.seconds if best else None)
-            if (baseline := self._baseline_of(batch, worker)) is not None:
+                return self._with_incumbent(order)
+            if (baseline := self._baseline_for(batch, worker)) is not None:
                 return baseline
-            if self._board.rules.strict and not batch.is_complete:
+            if self._options.strict and not batch.is_complete:
                 return None  # a step ends when all of its batch is measured
         for key, baseline in self._baselines.items():
             if worker.accepts(baseline.task.target):
                 return self._baselines.pop(key)
         return None
 
-    def _baseline_of(self, batch: Batch, worker: Worker) -> BaselineOrder | None:
-        """A baseline that candidates of the batch wait for."""
-        for turn in batch.turns:
-            baseline = self._baselines.get(turn.state.task.key)
+    def _baseline_for(self, batch: Batch, worker: Worker) -> BaselineOrder | None:
+        """A baseline that candidates of the batch need."""
+        for allocation in batch.allocations:
+            baseline = self._baselines.get(allocation.task.task.key)
             if baseline is not None and worker.accepts(baseline.task.target):
                 return self._baselines.pop(baseline.task.key)
         return None
 
     def _suits(self, worker: Worker, order: MeasureOrder) -> bool:
-        if self._board.state(order.task).baseline is None:
+        if self._state.task(order.task).baseline is None:
             return False
-        alone = self._retries.suspects(order) and bool(self._board.busy.get(worker.name))
-        return worker.accepts(order.task.target) and not alone
+        must_wait = self._retries.are_suspects(order) and self._state.orders.get(worker.name)
+        return worker.accepts(order.task.target) and not must_wait
+
+    def _with_incumbent(self, order: MeasureOrder) -> MeasureOrder:
+        best = self._state.task(order.task).best
+        if best is None:
+            return order
+        seconds = best.outcome.seconds
+        return replace(order, inputs=tuple(replace(i, incumbent_s=seconds) for i in order.inputs))
 
     def _begin(self, batch: Batch) -> None:
         if not batch.begun:
             batch.begun = True
             self.step = max(self.step, batch.number)
             versions = sorted(batch.versions)
-            self._board.tell("measuring", batch=batch.number, versions=versions)
+            self._state.emit("measuring", batch=batch.number, versions=versions)
 
-    def answer(self, event: Done | Lost | Failed) -> None:
-        """A slot answered, or did not."""
-        if isinstance(event, Failed):
-            self._complain(event)
-        elif isinstance(event, Done):
-            self._trouble = 0
+    def on_event(self, event: SlotEvent) -> None:
+        """A slot answered an order, failed, or died."""
+        if isinstance(event, OrderFailed):
+            self._count_error(event)
+        elif isinstance(event, OrderDone):
+            self._errors = 0
         if isinstance(event.order, BaselineOrder):
-            self._timed(event, event.order)
-        elif isinstance(event.order, RaceOrder):
-            self._raced(event, event.order)
+            self._on_baseline(event, event.order)
+        elif isinstance(event.order, CompareOrder):
+            self._on_comparison(event, event.order)
         elif isinstance(event.order, MeasureOrder):
-            self._measured(event, event.order)
+            self._on_candidates(event, event.order)
 
-    def _timed(self, event: Done | Lost | Failed, order: BaselineOrder) -> None:
-        if not isinstance(event, Done) or not isinstance(event.answer, Baseline):
+    def _on_baseline(self, event: SlotEvent, order: BaselineOrder) -> None:
+        if not isinstance(event, OrderDone) or not isinstance(event.answer, Baseline):
             self._baselines[order.task.key] = order
             return
-        self._board.state(order.task).baseline = event.answer
-        self._ordered.discard(order.task.key)
-        if math.isfinite(event.answer.seconds):  # a failure may pass; the next run tries again
-            self._board.store.put_baseline(event.answer)
+        self._state.task(order.task).baseline = event.answer
+        self._baselines_wanted.discard(order.task.key)
+        if math.isfinite(event.answer.seconds):  # a failure is not kept: the next run tries again
+            self._state.store.put_baseline(event.answer)
 
-    def _raced(self, event: Done | Lost | Failed, order: RaceOrder) -> None:
-        state = self._board.state(order.task)
-        state.racing = False
-        if isinstance(event, Done) and isinstance(event.answer, tuple):
-            pairs = zip(order.records, event.answer, strict=False)
+    def _on_comparison(self, event: SlotEvent, order: CompareOrder) -> None:
+        task = self._state.task(order.task)
+        task.comparing = False
+        if isinstance(event, OrderDone) and isinstance(event.answer, tuple):
+            pairs = zip(task.records_of(order.finalists), event.answer, strict=False)
             now, step = time.time(), max(self.step, 0)
-            # A batch of its own keeps the earlier record beside it in the store.
-            raced = [retimed(r, outcome, now, max(step, r.batch)) for r, outcome in pairs]
-            self._board.refresh(state, raced)
+            # With a batch number of its own it does not replace the earlier record in the store.
+            compared = [retimed(r, outcome, now, max(step, r.batch)) for r, outcome in pairs]
+            self._state.replace_records(task, compared)
 
-    def _measured(self, event: Done | Lost | Failed, order: MeasureOrder) -> None:
-        batch = self._board.batch(order.batch)
-        batch.land(order)
-        if isinstance(event, Done) and isinstance(event.answer, tuple):
+    def _on_candidates(self, event: SlotEvent, order: MeasureOrder) -> None:
+        batch = self._state.batch(order.batch)
+        batch.take_back(order)
+        task = self._state.task(order.task)
+        if isinstance(event, OrderDone) and isinstance(event.answer, tuple):
             self._retries.forget(order)
-            self._record(batch, order.task, list(zip(order.proposals, event.answer, strict=True)))
+            ids = [candidate.candidate_id for candidate in order.inputs]
+            self._record(batch, task, list(zip(ids, event.answer, strict=True)))
             return
-        given_up = self._retries.again(batch, order)
+        failed = self._retries.again(batch, order)
         outcome = crashed("its slot was lost three times")
-        self._record(batch, order.task, [(p, outcome) for p in given_up])
+        self._record(batch, task, [(candidate_id, outcome) for candidate_id in failed])
 
     def _record(
-        self, batch: Batch, task: Task, outcomes: Sequence[tuple[Proposal, Outcome]]
+        self, batch: Batch, task: TaskState, outcomes: Sequence[tuple[str, Outcome]]
     ) -> None:
-        state = self._board.state(task)
-        records = [
-            Record(
-                p.candidate,
-                outcome,
-                version=p.version,
-                batch=batch.number,
-                fingerprint=task.target.fingerprint,
-                module_hash=p.module_hash,
-                created=time.time(),
-                lag=max(0, self._learning.version - p.ranked),
-                features=p.features,
+        """Make records of the pending candidates with these ids."""
+        records = []
+        for candidate_id, outcome in outcomes:
+            proposal = task.pending[candidate_id]
+            records.append(
+                Record(
+                    proposal.candidate,
+                    outcome,
+                    version=proposal.version,
+                    batch=batch.number,
+                    fingerprint=task.task.target.fingerprint,
+                    module_hash=proposal.module_hash,
+                    created=time.time(),
+                    lag=max(0, self._learning.version - proposal.picked_by),
+                    features=proposal.features,
+                )
             )
-            for p, outcome in outcomes
-        ]
         batch.measured += len(records)
+        if _log.isEnabledFor(logging.DEBUG):
+            for r in records:
+                _log.debug("%s %s: %s", task.task.name, r.candidate.id, _summary(r.outcome))
         self.lag = max((r.lag for r in records), default=self.lag)
-        self._board.keep(state, records)
-        self._pace.append((self._board.crew.now(), len(records)))
-        self._on_records(batch, state, records)
+        self._state.add_records(task, records)
+        self._answers.append((self._state.pool.now(), len(records)))
+        self._on_records(batch, task, records)
 
-    def _complain(self, event: Failed) -> None:
-        """An error of a slot, not of a candidate: nothing can be measured while it stays."""
-        self._board.tell("slot_failed", worker=event.worker, error=event.error)
-        self._trouble += 1
-        if self._trouble >= _TROUBLE:
-            self._trouble = 0
-            self._on_trouble(event.error)
+    def _count_error(self, event: OrderFailed) -> None:
+        """The slot itself has failed, not a candidate."""
+        self._state.emit("slot_failed", worker=event.worker, error=event.error)
+        self._errors += 1
+        if self._errors >= _MAX_ERRORS:
+            self._errors = 0
+            self._on_errors(event.error)
+
+
+def _summary(outcome: Outcome) -> str:
+    if outcome.ok:
+        return f"{outcome.seconds * 1e6:.1f} µs"
+    return f"{outcome.status}: {outcome.detail}"

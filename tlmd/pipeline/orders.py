@@ -1,7 +1,7 @@
-"""What the pipeline asks of its workers and what they answer; the protocols it sees them through.
+"""The orders of the pipeline to its workers, their answers, and the protocols of both sides.
 
-An order goes to one worker; its answer, or its loss, comes back as an event. Everything here is
-small and frozen, so that an actor, a simulated worker and the trace can all hold it.
+An order goes to one worker. An event says that the worker answered it, failed, or died. Orders and
+events are small and frozen, so that actors, simulated workers and the event log can all hold them.
 """
 
 from __future__ import annotations
@@ -11,10 +11,20 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
-from tlmd.types import Baseline, Outcome, Proposal, Record, TargetInfo, Task
+from tlmd.types import (
+    Baseline,
+    Candidate,
+    MeasureInput,
+    Outcome,
+    Proposal,
+    Published,
+    Record,
+    TargetInfo,
+    Task,
+)
 
 
-class Kind(enum.StrEnum):
+class WorkerKind(enum.StrEnum):
     """What a worker does."""
 
     GENERATOR = "generator"
@@ -25,143 +35,140 @@ class Kind(enum.StrEnum):
 
 @dataclass(frozen=True)
 class Worker:
-    """A living worker; ``target`` is a slot's own hardware, ``local`` the daemon's machine.
+    """A living worker.
 
-    ``resource`` is what a slot's node offers it as. ``version`` is the checkpoint a generator uses
-    or the registry has in force, ``next_version`` the one it would give to the next checkpoint.
-
-    Example: ``Worker("measurer-0", Kind.MEASURER, node="ab12", pid=71, target=target)``.
+    Example: ``Worker("measurer-0", WorkerKind.MEASURER, node="ab12", pid=71, target=target)``.
     """
 
     name: str
-    kind: Kind
+    kind: WorkerKind
     node: str = ""
     pid: int = 0
     local: bool = True
+    """It runs on the daemon's machine."""
     target: TargetInfo | None = None
+    """The hardware of a slot."""
     cores: tuple[int, ...] = ()
     version: int = 0
+    """The checkpoint that a generator uses, or that the registry has in force."""
     next_version: int = 1
+    """The version that the registry gives to the next checkpoint."""
     resource: str = ""
+    """The Ray resource by which a slot's node offers it."""
 
     def accepts(self, target: TargetInfo) -> bool:
         """Whether this slot may time programs of `target`: times of unlike machines never mix."""
         if self.local or self.target is None:
-            return self.kind is Kind.MEASURER
+            return self.kind is WorkerKind.MEASURER
         return self.target.fingerprint == target.fingerprint
 
 
 @dataclass(frozen=True)
 class WriteOrder:
-    """To a generator: at most `count` new candidates of `task`; see `Generator.write`.
-
-    `records` are the fastest so far, `avoid` the ids and hashes of all that was tried. For each
-    candidate that is kept, `over` are written.
-    """
+    """To a generator: write new candidates of a task; see `Generator.write`."""
 
     batch: int
     task: Task
     count: int
-    over: float = 8.0
+    """At most so many are returned."""
+    oversample: float = 8.0
+    """So many are written for each one that is returned."""
     records: tuple[Record, ...] = ()
+    """The fastest records so far."""
     avoid: tuple[tuple[str, str], ...] = ()
+    """Candidate ids and module hashes that must not be written again."""
 
 
 @dataclass(frozen=True)
 class Written:
-    """Its answer: proposals, records of what TVM refused, and the version that wrote them."""
+    """Answer to a `WriteOrder`."""
 
     proposals: tuple[Proposal, ...]
     refused: tuple[Record, ...]
+    """Records of the candidates that TVM refused."""
     version: int
+    """The checkpoint that wrote them."""
 
 
 @dataclass(frozen=True)
 class MeasureOrder:
-    """To a slot: time these candidates of one task; answered by one outcome each, in order."""
+    """To a slot: measure these candidates of a task. The answer has one outcome each, in order."""
 
     batch: int
     task: Task
-    proposals: tuple[Proposal, ...]
-    incumbent_s: float | None = None
+    inputs: tuple[MeasureInput, ...]
 
 
 @dataclass(frozen=True)
 class BaselineOrder:
-    """To a slot: time the task's unscheduled program; answered by a `Baseline`."""
+    """To a slot: time the task's unscheduled program. The answer is a `Baseline`."""
 
     task: Task
 
 
 @dataclass(frozen=True)
-class RaceOrder:
+class CompareOrder:
     """To a slot: time verified candidates of a task against each other, in interleaved rounds.
 
-    Answered by one outcome each, in order; by none where it failed.
+    The answer has one outcome each, in order; it is empty where the comparison failed.
     """
 
     task: Task
-    records: tuple[Record, ...]
+    finalists: tuple[Candidate, ...]
 
 
 @dataclass(frozen=True)
 class TrainOrder:
-    """To the trainer: learn from all records up to `upto` and make `version`.
-
-    `tasks` and `records` are what came since its last order; `fresh` says that it has to forget
-    what it had, since it gets everything anew. `current` is the version in force.
-    """
+    """To the trainer: learn from all records up to a batch and make a checkpoint."""
 
     version: int
+    """Of the new checkpoint."""
     upto: int
+    """The newest batch to learn from."""
     tasks: tuple[Task, ...]
+    """Tasks that are new since the last order."""
     records: tuple[Record, ...]
+    """Records that are new since the last order."""
     fresh: bool = False
+    """The trainer has to forget what it knows: this order holds everything."""
     current: int = 0
+    """The version in force."""
 
 
 @dataclass(frozen=True)
 class Trained:
-    """Its answer: what was trained on, and how it went. The weights wait for the registry."""
+    """Answer to a `TrainOrder`. The registry fetches the weights from the trainer."""
 
     version: int
     demonstrations: int
     steps: int
     loss: float
+    """Nats per decided token."""
     seconds: float
 
 
 @dataclass(frozen=True)
 class PublishOrder:
-    """To the registry: examine what was trained and put it in force if it is no worse."""
+    """To the registry: evaluate the trained checkpoint, and use it if it is not worse."""
 
     version: int
-
-
-@dataclass(frozen=True)
-class Published:
-    """Its answer; `reason` says why a checkpoint was refused."""
-
-    version: int
-    accepted: bool
-    reason: str = ""
 
 
 @dataclass(frozen=True)
 class SwapOrder:
-    """To a generator: use this version from now on; answered by the version now in use."""
+    """To a generator: use this version from now on. The answer is the version it uses."""
 
     version: int
 
 
-SlotOrder = MeasureOrder | BaselineOrder | RaceOrder
+SlotOrder = MeasureOrder | BaselineOrder | CompareOrder
 Order = WriteOrder | SlotOrder | TrainOrder | PublishOrder | SwapOrder
 Answer = Written | tuple[Outcome, ...] | Baseline | Trained | Published | int
 
 
 @dataclass(frozen=True)
-class Done:
-    """The order was carried out."""
+class OrderDone:
+    """The worker has carried out the order."""
 
     worker: str
     order: Order
@@ -169,15 +176,15 @@ class Done:
 
 
 @dataclass(frozen=True)
-class Lost:
-    """The worker died before it answered; another one takes its place."""
+class OrderLost:
+    """The worker died before it answered. Another worker replaces it."""
 
     worker: str
     order: Order
 
 
 @dataclass(frozen=True)
-class Failed:
+class OrderFailed:
     """The worker lives, but the order raised an error."""
 
     worker: str
@@ -186,44 +193,44 @@ class Failed:
 
 
 @dataclass(frozen=True)
-class Joined:
-    """A worker is ready, a new one or one that replaces another."""
+class WorkerJoined:
+    """A worker is ready: a new one, or one that replaces another."""
 
     worker: Worker
 
 
 @dataclass(frozen=True)
-class Left:
-    """A worker is gone; what it held was reported lost."""
+class WorkerLeft:
+    """A worker is gone; an `OrderLost` came before for each of its orders."""
 
     worker: str
 
 
-Event = Done | Lost | Failed | Joined | Left
+Event = OrderDone | OrderLost | OrderFailed | WorkerJoined | WorkerLeft
 
 
-class Crew(Protocol):
-    """All workers, whatever runs them: Ray actors, or simulated ones under a simulated clock."""
+class WorkerPool(Protocol):
+    """All workers: Ray actors, or simulated ones under a simulated clock. For one thread."""
 
     def now(self) -> float:
-        """Seconds of a clock that only goes forward."""
+        """Seconds of a clock that never goes back."""
         ...
 
     def send(self, worker: str, order: Order) -> None:
-        """Hand over an order; returns at once."""
+        """Send an order to a worker; returns at once."""
         ...
 
     def wait(self, seconds: float) -> list[Event]:
-        """What happened; returns when something did, at the latest after `seconds`."""
+        """Wait for events, at most `seconds`."""
         ...
 
     def interrupt_training(self) -> None:
-        """Let the trainer stop soon and answer with what it has learnt until then."""
+        """Ask the trainer to stop soon and to answer with what it has learnt so far."""
         ...
 
 
 class Store(Protocol):
-    """Keeps what was measured; returning means committed."""
+    """Keeps what was measured. When a method that writes returns, the data is committed."""
 
     def add_records(self, records: Iterable[Record]) -> None: ...
     def all_records(self) -> list[Record]: ...

@@ -1,6 +1,7 @@
-"""What was measured, kept for good.
+"""Storage of everything that was measured.
 
-In: tasks, records, baselines, plans and states of the daemon. Out: the same, after any crash.
-`store.RecordStore` is the truth (SQLite, one writer, acknowledged = committed). The demonstrations
-to train on are chosen from it; MetaSchedule's JSON database is read and written in `database`.
+In: tasks, records, baselines, jobs, and the daemon's plans. Out: the same, even after a crash.
+`store.RecordStore` is the main storage (SQLite, one writer; a write that returned is on disk).
+`metaschedule` reads and writes MetaSchedule's JSON databases, `dataset` reads and writes data set
+files.
 """

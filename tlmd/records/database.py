@@ -49,11 +49,11 @@ _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
 class Database:
-    """One file with the schema of tlmd and at most one writer; safe to use from several threads.
+    """One SQLite file with the schema of tlmd and at most one writer. Thread-safe.
 
-    Opening raises `BadInput` for a file that is damaged or of a newer tlmd, and `Failed` while
-    another process has it open for writing; everything raises `Failed` when the disk is full or
-    broken. ``read_only`` opens beside a writer.
+    Opening raises `BadInput` if the file is damaged or was written by a newer tlmd, and `Failed` if
+    another process has opened it for writing. With ``read_only`` it can be opened beside a writer.
+    All methods raise `Failed` if the disk is full or broken.
     """
 
     def __init__(self, path: Path, read_only: bool = False) -> None:
@@ -83,7 +83,7 @@ class Database:
         self.close()
 
     def close(self) -> None:
-        """Close the file and let others write; harmless when called again."""
+        """Close the file, so that other processes can write it. May be called twice."""
         with self._mutex:
             self._db.close()
             self._unlock()
@@ -105,7 +105,7 @@ class Database:
 
     def _check(self, db: sqlite3.Connection, read_only: bool) -> None:
         if db.execute("PRAGMA quick_check(1)").fetchone()[0] != "ok":
-            raise BadInput(self._mend("is damaged"))
+            raise BadInput(self._unusable("is damaged"))
         tables = {row[0] for row in db.execute("SELECT name FROM sqlite_master")}
         if not tables and not read_only:
             db.executescript(
@@ -113,7 +113,7 @@ class Database:
             )
             return
         if "meta" not in tables:
-            raise BadInput(self._mend("is not a record store of tlmd"))
+            raise BadInput(self._unusable("is not a record store of tlmd"))
         row = db.execute("SELECT value FROM meta WHERE key = 'schema'").fetchone()
         version = int(row[0]) if row else 0
         if version > SCHEMA_VERSION:
@@ -122,10 +122,10 @@ class Database:
                 f"{SCHEMA_VERSION}); upgrade tlmd or use another --state-dir"
             )
         if version < 1:
-            raise BadInput(self._mend("has no schema version"))
+            raise BadInput(self._unusable("has no schema version"))
 
-    def _mend(self, what: str) -> str:
-        return f"{self._path} {what}; move it away (a new one is made) or restore a copy"
+    def _unusable(self, reason: str) -> str:
+        return f"{self._path} {reason}; move it away (tlmd makes a new one) or restore a copy"
 
     def _read(self, query: str, values: tuple[Any, ...] = ()) -> list[Any]:
         with self._mutex, self._errors():
@@ -137,7 +137,7 @@ class Database:
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[None]:
-        """All of the block or nothing; nested blocks belong to the outermost one."""
+        """Commit all writes of the block, or none. A nested block is part of the outer one."""
         with self._mutex, self._errors():
             if self._db.in_transaction:
                 yield
@@ -147,7 +147,7 @@ class Database:
                 yield
                 self._db.execute("COMMIT")
             except BaseException:
-                if self._db.in_transaction:  # SQLite rolls back by itself on a full disk
+                if self._db.in_transaction:  # if the disk is full, SQLite has rolled back itself
                     self._db.execute("ROLLBACK")
                 raise
 
@@ -158,7 +158,7 @@ class Database:
         except sqlite3.DatabaseError as error:
             code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
             if code in _DAMAGED:
-                raise BadInput(self._mend(f"is damaged ({error})")) from error
+                raise BadInput(self._unusable(f"is damaged ({error})")) from error
             if code == sqlite3.SQLITE_FULL:
                 raise Failed(f"no space left to write {self._path}; free some disk") from error
             if isinstance(error, sqlite3.OperationalError):
@@ -169,7 +169,7 @@ class Database:
         try:
             return wire.unpack(cls, payload)
         except wire.WireError as error:
-            raise BadInput(self._mend(f"is damaged ({error})")) from error
+            raise BadInput(self._unusable(f"is damaged ({error})")) from error
 
     def _unlock(self) -> None:
         if self._lock_fd >= 0:
@@ -178,7 +178,7 @@ class Database:
 
 
 def _lock(path: Path) -> int:
-    """Take the writer's lock; it ends with the process, whatever ends it."""
+    """Take the writer's lock. The system releases it when the process ends in any way."""
     try:
         fd = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:

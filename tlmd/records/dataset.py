@@ -1,6 +1,6 @@
-"""The file that shared data sets are kept in: tasks and records as one msgpack document.
+"""Data set files, for sharing: tasks and records as one msgpack document.
 
-A name that ends with ``.gz`` is compressed (modules are JSON and shrink to a tenth).
+A file whose name ends with ``.gz`` is compressed, to about a tenth (modules are JSON).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _MAGIC = "tlmd-dataset"
 
 @dataclass(frozen=True, slots=True)
 class Dataset:
-    """The contents of a data set file: what others share and train on."""
+    """The content of a data set file."""
 
     magic: str
     version: int
@@ -32,7 +32,7 @@ class Dataset:
 
 
 def read_dataset(path: Path) -> Dataset:
-    """Read a data set file; raises `BadInput` for anything else."""
+    """Read a data set file. Raises `BadInput` for any other file."""
     try:
         raw = Path(path).read_bytes()
         data = wire.unpack(Dataset, gzip.decompress(raw) if _compressed(path) else raw)
@@ -50,7 +50,7 @@ def read_dataset(path: Path) -> Dataset:
 
 
 def write_dataset(path: Path, tasks: Iterable[Task], records: Iterable[Record]) -> None:
-    """Write a data set file, whole or not at all; raises `Failed` where that is impossible."""
+    """Write a data set file completely or not at all. Raises `Failed` if that is impossible."""
     data = wire.pack(Dataset(_MAGIC, DATASET_VERSION, tuple(tasks), tuple(records)))
     if _compressed(path):
         data = gzip.compress(data, mtime=0)
@@ -64,7 +64,7 @@ def write_dataset(path: Path, tasks: Iterable[Task], records: Iterable[Record]) 
     except OSError as error:
         with contextlib.suppress(OSError):
             temporary.unlink()
-        raise Failed(f"cannot write {path}: {error.strerror}; choose another place") from error
+        raise Failed(f"cannot write {path}: {error.strerror}; choose another path") from error
 
 
 def _compressed(path: Path) -> bool:

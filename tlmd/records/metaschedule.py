@@ -1,4 +1,4 @@
-"""MetaSchedule's JSON database: results for any TVM program, and old tuning logs as records."""
+"""MetaSchedule's JSON database: export of programs to TVM, and import of tuning logs."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from tlmd.errors import BadInput, Failed
 from tlmd.types import Task
 
 WORKLOADS, RECORDS = "database_workload.json", "database_tuning_record.json"
-_FAILED_S = 1e9  # MetaSchedule writes 1e10 seconds for what could not be built or run
-# TVM ignores a record whose trace is empty; looking at the root block changes nothing.
+_FAILED_S = 1e9  # MetaSchedule writes 1e10 seconds for a program that failed
+# TVM ignores a record with an empty trace. This trace has one instruction, which changes nothing.
 UNSCHEDULED = '[[["GetSBlock",[],["root","main"],["b0"]]],[]]'
 
 
 def create(directory: Path) -> Any:
-    """An empty `JSONDatabase` in `directory`; files of an earlier export are replaced."""
+    """Create an empty `JSONDatabase` in `directory`. Replaces the files of an earlier export."""
     directory.mkdir(parents=True, exist_ok=True)
     for name in (WORKLOADS, RECORDS):
         (directory / name).unlink(missing_ok=True)
@@ -33,8 +33,8 @@ def create(directory: Path) -> Any:
 def commit(database: Any, task: Task, trace: str, seconds: float, target: Any) -> None:
     """Write one program of `task`: its trace before the postprocessors, and its time in seconds.
 
-    The database keeps the final trace, postprocessors included, so that applying it needs no rule.
-    `UNSCHEDULED` stands for TVM's default: the function gets a record that changes nothing.
+    The database gets the trace after the postprocessors, so that TVM can apply it without them.
+    The trace `UNSCHEDULED` keeps TVM's default: it is a record that changes nothing.
     """
     module = tvm.ir.load_json(task.module)
     workload = database.commit_workload(module)
@@ -51,7 +51,7 @@ def commit(database: Any, task: Task, trace: str, seconds: float, target: Any) -
 
 
 def check_written(directory: Path) -> None:
-    """Raise `Failed` where a database just written is not whole: TVM ignores a full disk."""
+    """Raise `Failed` if a database was not written completely: TVM ignores a full disk."""
     try:
         _check(directory)
     except BadInput as error:
@@ -59,17 +59,20 @@ def check_written(directory: Path) -> None:
 
 
 @dataclass(frozen=True)
-class Entry:
-    """One record of a database: TVM's module, trace and target; seconds are None for a failure."""
+class DatabaseEntry:
+    """One record of a database, with TVM's module, trace and target."""
 
     module: Any
     trace: Any
+
     seconds: float | None
+    """None: the program failed."""
+
     target: Any
 
 
-def read(directory: Path) -> Iterator[Entry]:
-    """Every record of a database; raises `BadInput` if it is damaged or there is none."""
+def read(directory: Path) -> Iterator[DatabaseEntry]:
+    """Yield all records of a database. Raises `BadInput` if it is damaged or does not exist."""
     for name in (WORKLOADS, RECORDS):
         if not (directory / name).is_file():
             raise BadInput(f"{directory} holds no MetaSchedule database ({name} is missing)")
@@ -77,18 +80,18 @@ def read(directory: Path) -> Iterator[Entry]:
     try:
         database = ms.database.JSONDatabase(work_dir=str(directory), module_equality="structural")
         records: Iterable[Any] = list(database.get_all_tuning_records())
-    except Exception as error:  # TVM raises several kinds, all mean the same here
+    except Exception as error:  # TVM raises several kinds for a damaged database
         lines = str(error).strip().splitlines() or [type(error).__name__]
         raise BadInput(_damaged(directory, lines[-1][:160])) from error
     for record in records:
         samples = [float(s) for s in record.run_secs or ()]
         best = min(samples, default=_FAILED_S)
         seconds = best if 0 < best < _FAILED_S else None
-        yield Entry(record.workload.mod, record.trace, seconds, record.target)
+        yield DatabaseEntry(record.workload.mod, record.trace, seconds, record.target)
 
 
 def _check(directory: Path) -> None:
-    """Find out about damage that TVM itself does not survive."""
+    """Raise `BadInput` for damage that would crash TVM."""
     for name in (WORKLOADS, RECORDS):
         try:
             lines = (directory / name).read_text().splitlines()
@@ -98,10 +101,10 @@ def _check(directory: Path) -> None:
             raise BadInput(_damaged(directory, f"{name} is not text")) from error
         for number, line in enumerate(lines, 1):
             try:
-                whole = isinstance(row := json.loads(line), list) and len(row) == 2
+                valid = isinstance(row := json.loads(line), list) and len(row) == 2
             except ValueError:
-                whole = False
-            if not whole:
+                valid = False
+            if not valid:
                 raise BadInput(_damaged(directory, f"line {number} of {name}"))
 
 

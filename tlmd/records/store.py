@@ -1,20 +1,20 @@
-"""RecordStore: SQLite in WAL mode, one writer, msgpack payloads; acknowledged = committed."""
+"""The record store: SQLite in WAL mode, one writer, msgpack payloads."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from tlmd import wire
-from tlmd.ranking import fastest
 from tlmd.records.database import Database
 from tlmd.records.dataset import read_dataset, write_dataset
+from tlmd.selection import fastest
 from tlmd.types import Baseline, Record, Task
 
-# Equal candidates: the latest measurement, and of two at the same time the one written last.
+# For each candidate, the latest measurement; of two at the same time, the one written last.
 _NEWEST = """
 SELECT * FROM (
     SELECT *, ROW_NUMBER() OVER (PARTITION BY candidate_id ORDER BY created DESC, row DESC) AS nth
@@ -25,7 +25,7 @@ SELECT * FROM (
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """How much there is; ``failed`` are records that are not OK.
+    """The numbers of tasks, of records, and of records that are not OK (``failed``).
 
     Example: ``Counts(tasks=25, records=400, failed=7)``.
     """
@@ -37,7 +37,7 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class JobRow:
-    """A stored job; the payload is msgpack that its owner understands.
+    """A stored job. The payload is msgpack; the caller of `put_job` encodes it.
 
     Example: ``JobRow("j1", "running", b"...")``.
     """
@@ -48,42 +48,42 @@ class JobRow:
 
 
 class RecordStore(Database):
-    """The store of one state directory; safe to use from several threads.
+    """The store of one state directory. Thread-safe.
 
-    A method that writes returns after its transaction is on disk. What opening and using it can
-    raise is said in `Database`.
+    A method that writes returns when its transaction is on disk. `Database` documents the errors of
+    opening and using it.
     """
 
-    # tasks and records
+    # Tasks and records.
 
     def add_task(self, task: Task) -> None:
-        """Keep a task; one with the same id is replaced (its weight may have changed)."""
+        """Store a task. It replaces a task with the same id (its weight may have changed)."""
         self.add_tasks([task])
 
     def add_tasks(self, tasks: Iterable[Task]) -> None:
-        """Keep several tasks in one transaction."""
+        """Store several tasks in one transaction."""
         rows = [(task.id, wire.pack(task)) for task in tasks]
         self._write_many("INSERT OR REPLACE INTO tasks VALUES (?, ?)", rows)
 
     def task(self, task_id: str) -> Task | None:
-        """The task of this id, or None."""
+        """The task with this id, or None."""
         rows = self._read("SELECT payload FROM tasks WHERE id = ?", (task_id,))
         return self._unpack(Task, rows[0][0]) if rows else None
 
     def tasks(self) -> list[Task]:
-        """All tasks, in the order they came."""
+        """All tasks, in the order in which they were added."""
         rows = self._read("SELECT payload FROM tasks ORDER BY rowid")
         return [self._unpack(Task, payload) for (payload,) in rows]
 
     def add_record(self, record: Record) -> None:
-        """Keep one record."""
+        """Store one record."""
         self.add_records([record])
 
     def add_records(self, records: Iterable[Record]) -> None:
-        """Keep several records in one transaction.
+        """Store several records in one transaction.
 
-        A record of the same candidate, machine and batch replaces an older one, so recording a
-        batch twice is harmless; another batch's is kept beside it.
+        A record replaces an older one of the same candidate, machine and batch, so a batch may be
+        stored twice. Records of different batches are kept side by side.
         """
         self._write_many(
             "INSERT INTO records (candidate_id, task_id, fingerprint, batch, created, ok, verified,"
@@ -96,16 +96,39 @@ class RecordStore(Database):
         )
 
     def records(self, task_id: str, fingerprint: str) -> list[Record]:
-        """The newest record of each candidate of a task on one machine, failures included."""
+        """The newest record of each candidate of a task on one machine, including failures."""
         query = f"SELECT payload FROM ({_NEWEST}) ORDER BY created, row"
         return self._records(query, (task_id, fingerprint))
 
     def all_records(self) -> list[Record]:
-        """Every measurement there is, in the order they were written."""
+        """All records, in the order in which they were written."""
         return self._records("SELECT payload FROM records ORDER BY row", ())
 
+    def find_records(self, prefix: str) -> list[Record]:
+        """Records whose candidate id begins with `prefix`, the newest first."""
+        query = (
+            "SELECT payload FROM records WHERE candidate_id >= ? AND candidate_id < ?"
+            " ORDER BY created DESC, row DESC"
+        )
+        return self._records(query, (prefix, prefix + "\x7f"))
+
+    def newest_records(
+        self, count: int, failed: bool = False, tasks: Collection[str] | None = None
+    ) -> list[Record]:
+        """The newest records, the newest first; with `failed` only failures.
+
+        `tasks` are the ids of the tasks to look at; None: all.
+        """
+        among = ""
+        if tasks is not None:
+            among = f" AND task_id IN ({', '.join('?' * len(tasks))})"
+        query = (
+            f"SELECT payload FROM records WHERE (NOT ? OR NOT ok){among} ORDER BY row DESC LIMIT ?"
+        )
+        return self._records(query, (failed, *(tasks or ()), count))
+
     def best(self, task_id: str, fingerprint: str) -> Record | None:
-        """The best verified record, by each candidate's newest measurement (`ranking.fastest`)."""
+        """The best verified record among the newest of each candidate (`selection.fastest`)."""
         return fastest(self.records(task_id, fingerprint))
 
     def seen(self, task_id: str, fingerprint: str) -> tuple[set[str], set[str]]:
@@ -118,17 +141,17 @@ class RecordStore(Database):
         return {row[0] for row in rows}, {row[1] for row in rows if row[1]}
 
     def counts(self) -> Counts:
-        """Numbers of tasks, measurements and failures."""
+        """The numbers of tasks, records and failures."""
         rows = self._read(
             "SELECT (SELECT COUNT(*) FROM tasks), (SELECT COUNT(*) FROM records),"
             " (SELECT COUNT(*) FROM records WHERE NOT ok)"
         )
         return Counts(*rows[0])
 
-    # what belongs to them
+    # Baselines, batches, checkpoints and jobs.
 
     def put_baseline(self, baseline: Baseline) -> None:
-        """Keep the unscheduled program's time; a newer one replaces it."""
+        """Store the time of a task's unscheduled program. It replaces an older one."""
         row = (baseline.task_id, baseline.fingerprint, wire.pack(baseline))
         self._write_many("INSERT OR REPLACE INTO baselines VALUES (?, ?, ?)", [row])
 
@@ -141,7 +164,7 @@ class RecordStore(Database):
         return self._unpack(Baseline, rows[0][0]) if rows else None
 
     def put_batch(self, number: int, payload: bytes) -> None:
-        """Keep the plan of a batch; payloads are the caller's `wire.pack`."""
+        """Store the plan of a batch, which the caller encodes with `wire.pack`."""
         self._write_many("INSERT OR REPLACE INTO batches VALUES (?, ?)", [(number, payload)])
 
     def batch(self, number: int) -> bytes | None:
@@ -155,16 +178,16 @@ class RecordStore(Database):
         return (int(rows[0][0]), bytes(rows[0][1])) if rows else None
 
     def put_checkpoint(self, version: int, payload: bytes) -> None:
-        """Keep what is known of a checkpoint; payloads are the caller's `wire.pack`."""
+        """Store facts about a checkpoint, which the caller encodes with `wire.pack`."""
         self._write_many("INSERT OR REPLACE INTO checkpoints VALUES (?, ?)", [(version, payload)])
 
     def checkpoints(self) -> list[tuple[int, bytes]]:
-        """All checkpoints by version."""
+        """Versions and payloads of all checkpoints, in the order of the versions."""
         rows = self._read("SELECT version, payload FROM checkpoints ORDER BY version")
         return [(int(version), bytes(payload)) for version, payload in rows]
 
     def put_job(self, job_id: str, state: str, payload: bytes) -> None:
-        """Keep a job or its new state; payloads are the caller's `wire.pack`."""
+        """Store a job, or its new state. The caller encodes the payload with `wire.pack`."""
         self._write_many(
             "INSERT INTO jobs (id, state, payload) VALUES (?, ?, ?) ON CONFLICT (id)"
             " DO UPDATE SET state = excluded.state, payload = excluded.payload",
@@ -172,24 +195,24 @@ class RecordStore(Database):
         )
 
     def job(self, job_id: str) -> JobRow | None:
-        """The job of this id, or None."""
+        """The job with this id, or None."""
         rows = self._read("SELECT id, state, payload FROM jobs WHERE id = ?", (job_id,))
         return JobRow(*rows[0]) if rows else None
 
     def jobs(self, state: str | None = None) -> list[JobRow]:
-        """All jobs, or those in one state, in the order they came."""
+        """All jobs, or the jobs in one state, in the order in which they were added."""
         rows = self._read(
             "SELECT id, state, payload FROM jobs WHERE ?1 IS NULL OR state = ?1 ORDER BY row",
             (state,),
         )
         return [JobRow(*row) for row in rows]
 
-    # data sets
+    # Data sets.
 
     def export_dataset(self, path: Path) -> Counts:
-        """Write all tasks and records to one msgpack file, whole or not at all.
+        """Write all tasks and records to one data set file, completely or not at all.
 
-        Without features: they are the largest part of a record and can be computed again.
+        Features are left out: they are the largest part of a record and can be computed again.
         """
         tasks = self.tasks()
         records = [replace(record, features=b"") for record in self.all_records()]
@@ -198,14 +221,14 @@ class RecordStore(Database):
         return Counts(len(tasks), len(records), failed)
 
     def import_dataset(self, path: Path) -> Counts:
-        """Add the tasks and records of a data set file; known ones are not added again.
+        """Add the tasks and records of a data set file, except for known ones.
 
-        Raises `BadInput` for a file that is not one; then nothing was added.
+        Raises `BadInput` for any other file; then nothing is added.
         """
         data = read_dataset(path)
         known = {task.id for task in self.tasks()}
         with self._transaction():
-            # A task we have keeps our weight and name.
+            # A task that is in the store already keeps its weight and name.
             self.add_tasks(task for task in data.tasks if task.id not in known)
             self.add_records(data.records)
         failed = sum(not record.outcome.ok for record in data.records)

@@ -1,6 +1,6 @@
-"""TensorIR -> `Computation`: iterators, access patterns and arithmetic, and no names.
+"""TensorIR -> `Computation`: iterators, access patterns and arithmetic, without names.
 
-The prompt is written from this, so an operator that no model had before still has a description.
+The prompt is written from this, so that even an unknown operator has a description.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from tvm import sym, tirx
 from tvm.s_tir import SBlockRealize
 from tvm_ffi import structural_walk
 
-from tlmd.types import Access, Block, Computation
+from tlmd.computation import Access, Block, Computation
 
 _ITER_KINDS = {0: "S", 2: "R"}  # IterVar.DataPar, IterVar.CommReduce
 _BINARY = {
@@ -41,15 +41,15 @@ def describe(module: Any) -> Computation:
 
 
 def _blocks(body: Any) -> list[Any]:
-    """Leaf block realizes in execution order (the root block is only a frame)."""
-    found: list[Any] = []
+    """All block realizes in execution order, without the root block, which computes nothing."""
+    realizes: list[Any] = []
 
     def visit(node: Any) -> None:
         if node.block.name_hint != "root":
-            found.append(node)
+            realizes.append(node)
 
     structural_walk(body, (SBlockRealize, visit))
-    return found
+    return realizes
 
 
 def _block(block: Any, writers: dict[Any, int]) -> Block:
@@ -69,7 +69,7 @@ def _access(region: Any, iters: dict[Any, int], writers: dict[Any, int]) -> Acce
 
 
 def _index(expr: Any, iters: dict[Any, int]) -> tuple[tuple[int, int], ...]:
-    """The terms of an index; stride 0 marks iterators of an index that is not affine."""
+    """The terms of an index. If it is not affine, its iterators have stride 0."""
     used: list[Any] = []
 
     def visit(node: Any) -> None:
@@ -79,7 +79,7 @@ def _index(expr: Any, iters: dict[Any, int]) -> tuple[tuple[int, int], ...]:
     structural_walk(expr, (tirx.Var, visit))
     if not used:
         return ()
-    # The result has one coefficient per variable and then the constant, or is empty.
+    # The result has one coefficient per variable and then the constant. Not affine: it is empty.
     linear = sym.detect_linear_equation(expr, used)
     strides = [_constant(c) for c in list(linear)[: len(used)]] if len(linear) else []
     if not strides or any(s == 0 for s in strides):
@@ -88,11 +88,11 @@ def _index(expr: Any, iters: dict[Any, int]) -> tuple[tuple[int, int], ...]:
 
 
 def _ops(body: Any) -> tuple[str, ...]:
-    """The arithmetic of a block, each kind once, in order of first appearance."""
+    """The arithmetic operations of a block, each once, in order of first appearance."""
     names: dict[str, None] = {}
 
     def visit(node: Any) -> None:
-        # Index arithmetic is said by the accesses.
+        # Skip index arithmetic (int64): the accesses describe it.
         if str(node.ty.dtype) != "int64":
             names.setdefault(_BINARY[type(node)])
 
@@ -104,7 +104,7 @@ def _ops(body: Any) -> tuple[str, ...]:
 
 
 def _constant(expr: Any) -> int:
-    """The value of a constant expression, 0 for anything else."""
+    """The value of a constant expression; 0 for any other expression."""
     if isinstance(expr, int):
         return expr
     return int(expr.value) if isinstance(expr, tvm.tirx.IntImm) else 0

@@ -1,4 +1,4 @@
-"""What the ranker sees of a program: TVM's per-store features, summed up to one row."""
+"""The features of a program for the cost model: TVM's per-store features, reduced to one row."""
 
 from __future__ import annotations
 
@@ -14,12 +14,15 @@ from tlmd.types import TargetInfo
 
 PER_STORE = 164
 WIDTH = 2 * PER_STORE + 1
+_PACKED = np.float16  # features are logarithms, for which three digits are enough
+_LARGEST = 65504.0
 
 
 class FeatureExtractor:
-    """Turns final modules into rows of `WIDTH` numbers: sum and maximum over stores, their count.
+    """Computes one row of `WIDTH` numbers per program.
 
-    The features are MetaSchedule's `PerStoreFeature` (arithmetic, accesses, reuse, parallelism).
+    The row holds the sum and the maximum of MetaSchedule's `PerStoreFeature` (arithmetic, accesses,
+    reuse, parallelism) over the stores of the program, and the number of stores.
     """
 
     def __init__(self, target: TargetInfo) -> None:
@@ -42,3 +45,28 @@ class FeatureExtractor:
                 row[PER_STORE : 2 * PER_STORE] = numbers.max(0)
                 row[-1] = len(numbers)
         return table
+
+
+class FeatureExtractors:
+    """One extractor per target, made when it is first needed."""
+
+    def __init__(self) -> None:
+        self._extractors: dict[str, FeatureExtractor] = {}
+
+    def of(self, target: TargetInfo) -> FeatureExtractor:
+        """The extractor for a target."""
+        if target.spec not in self._extractors:
+            self._extractors[target.spec] = FeatureExtractor(target)
+        return self._extractors[target.spec]
+
+
+def pack_features(row: NDArray[np.float32]) -> bytes:
+    """One row of features as float16, for a record."""
+    return np.clip(row, -_LARGEST, _LARGEST).astype(_PACKED).tobytes()
+
+
+def unpack_features(data: bytes) -> NDArray[np.float32] | None:
+    """The row ``[WIDTH]`` that `pack_features` packed; None for data of another width."""
+    if len(data) != WIDTH * np.dtype(_PACKED).itemsize:
+        return None
+    return np.frombuffer(data, _PACKED).astype(np.float32)

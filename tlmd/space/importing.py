@@ -1,4 +1,4 @@
-"""A MetaSchedule trace -> the candidate of a task's space that it stands for."""
+"""A MetaSchedule trace -> the candidate of a task's space with the same program."""
 
 from __future__ import annotations
 
@@ -10,21 +10,23 @@ from typing import Any
 
 from tvm.s_tir import Trace
 
+from tlmd.computation import DecisionKind, OpenDecision
 from tlmd.space import schedule as applying
 from tlmd.space.schedule import InvalidCandidate
 from tlmd.space.sketches import PARALLEL, plain_trace
 from tlmd.space.space import TaskSpace, module_hash
 from tlmd.space.target import tvm_target
-from tlmd.types import Candidate, Decision, Slot, SlotKind
+from tlmd.types import Candidate, Decision
 
-_DIGITS = 6  # of probabilities, which went through JSON
+_DIGITS = 6  # of probabilities, which JSON may have rounded
 
 
 def candidate_of(space: TaskSpace, trace: Any) -> Candidate | None:
-    """The candidate whose program `trace` makes, or None where no sketch of `space` has it.
+    """The candidate with the program of `trace`; None if no sketch of `space` contains it.
 
-    Postprocessors, names of random variables and instructions without effect do not count. For a
-    parallel extent that is no option of its slot stands an option that makes the same program.
+    Postprocessors, names of random variables and instructions without effect are ignored. If the
+    parallel extent is not an option of its open decision, an option that gives the same program
+    takes its place.
     """
     try:
         form, live = _form(trace)
@@ -35,17 +37,17 @@ def candidate_of(space: TaskSpace, trace: Any) -> Candidate | None:
         known, positions = _sketch_form(space, index)
         if known != form:
             continue
-        made = {at: v for at, v in zip(positions, values, strict=True) if v is not None}
-        for extent in _extents(sketch.slots, _parallel_extent(trace)):
-            candidate = _candidate(space, index, made, extent)
-            if candidate is not None and _makes_program_of(space, candidate, trace):
+        decisions = {at: v for at, v in zip(positions, values, strict=True) if v is not None}
+        for extent in _extents(sketch.open_decisions, _parallel_extent(trace)):
+            candidate = _candidate(space, index, decisions, extent)
+            if candidate is not None and _has_program_of(space, candidate, trace):
                 return candidate
     return None
 
 
 @functools.lru_cache(maxsize=256)
 def _sketch_form(space: TaskSpace, index: int) -> tuple[str, tuple[int, ...]]:
-    """The form of a sketch, and where the instructions of the form stand in its trace."""
+    """The form of a sketch, and the positions of the form's instructions in the sketch's trace."""
     trace = space.trace(index)
     form, live = _form(trace)
     at = {inst: i for i, inst in enumerate(trace.insts)}
@@ -53,7 +55,7 @@ def _sketch_form(space: TaskSpace, index: int) -> tuple[str, tuple[int, ...]]:
 
 
 def _form(trace: Any) -> tuple[str, list[Any]]:
-    """A trace as text to compare, without what is decided, and the instructions in it."""
+    """The form of a trace: a text without decisions, to compare traces; and its instructions."""
     insts = [inst for inst in trace.insts if not _is_parallel(inst)]
     bare = Trace(insts, dict(trace.decisions.items())).simplified(True)
     return json.dumps(_rounded(plain_trace(bare)[0])), list(bare.insts)
@@ -84,9 +86,9 @@ def _decision(trace: Any, inst: Any) -> Decision | None:
         return (int(value),)
 
 
-def _extents(slots: tuple[Slot, ...], given: int) -> Iterator[int]:
-    """Parallel extents to try: the one given where it can be said, else the nearest first."""
-    options = next((s.options for s in slots if s.kind is SlotKind.PARALLEL), (given,))
+def _extents(open_decisions: tuple[OpenDecision, ...], given: int) -> Iterator[int]:
+    """The parallel extents to try: `given` if it is an option, else all options, nearest first."""
+    options = next((s.options for s in open_decisions if s.kind is DecisionKind.PARALLEL), (given,))
     if given in options:
         yield given
     else:
@@ -94,39 +96,43 @@ def _extents(slots: tuple[Slot, ...], given: int) -> Iterator[int]:
 
 
 def _candidate(
-    space: TaskSpace, index: int, made: dict[int, Decision], extent: int
+    space: TaskSpace, index: int, by_inst: dict[int, Decision], extent: int
 ) -> Candidate | None:
-    """The candidate with these decisions, or None where one of them is missing or not legal."""
+    """The candidate with these decisions; None if one of them is missing or not legal."""
     decisions: list[Decision] = []
-    for slot in space.sketches[index].slots:
-        value = (extent,) if slot.kind is SlotKind.PARALLEL else made.get(slot.inst)
-        if value is None:  # the slot has no effect: any value will do
-            value = _decision(space.trace(index), space.trace(index).insts[slot.inst])
-        if value is None or not _legal(slot, value):
+    for open_decision in space.sketches[index].open_decisions:
+        value = (
+            (extent,)
+            if open_decision.kind is DecisionKind.PARALLEL
+            else by_inst.get(open_decision.inst)
+        )
+        if value is None:  # the decision has no effect: use the value of the sketch
+            value = _decision(space.trace(index), space.trace(index).insts[open_decision.inst])
+        if value is None or not _legal(open_decision, value):
             return None
         decisions.append(value)
     return Candidate(space.task.id, index, tuple(decisions))
 
 
-def _legal(slot: Slot, value: Decision) -> bool:
-    """Whether the slot has this value; TVM itself tells for compute locations."""
-    if slot.kind is SlotKind.CATEGORY:
-        return 0 <= value[0] < len(slot.options)
-    if slot.kind in (SlotKind.TILE, SlotKind.PARTITION):
-        if len(value) != slot.arity:
+def _legal(open_decision: OpenDecision, value: Decision) -> bool:
+    """Whether `value` is legal. Compute locations are not checked here; TVM checks them later."""
+    if open_decision.kind is DecisionKind.CATEGORY:
+        return 0 <= value[0] < len(open_decision.options)
+    if open_decision.kind in (DecisionKind.TILE, DecisionKind.PARTITION):
+        if len(value) != open_decision.arity:
             return False
-        if slot.extent == 0:  # a loop of unknown extent
+        if open_decision.extent == 0:  # a loop of unknown extent
             return True
-        fits = min(value) > 0 and math.prod(value) == slot.extent
-        return fits and (slot.limit == 0 or value[-1] <= slot.limit)
+        fits = min(value) > 0 and math.prod(value) == open_decision.extent
+        return fits and (open_decision.limit == 0 or value[-1] <= open_decision.limit)
     return True
 
 
-def _makes_program_of(space: TaskSpace, candidate: Candidate, trace: Any) -> bool:
-    """Whether TVM applies the candidate, and it makes the program that `trace` makes."""
+def _has_program_of(space: TaskSpace, candidate: Candidate, trace: Any) -> bool:
+    """Whether TVM can apply the candidate, and its program is the program of `trace`."""
     try:
         final = space.finish(candidate)
-        if _parallel_extent(trace) in _said(space, candidate):
+        if _parallel_extent(trace) in _decided_extents(space, candidate):
             return True
         text = json.dumps(plain_trace(trace))
         target = tvm_target(space.task.target)
@@ -137,8 +143,8 @@ def _makes_program_of(space: TaskSpace, candidate: Candidate, trace: Any) -> boo
         return False
 
 
-def _said(space: TaskSpace, candidate: Candidate) -> set[int]:
-    """The parallel extents that the candidate stands for by itself."""
-    slots = space.sketches[candidate.sketch].slots
-    pairs = zip(slots, candidate.decisions, strict=True)
-    return {d[0] for s, d in pairs if s.kind is SlotKind.PARALLEL}
+def _decided_extents(space: TaskSpace, candidate: Candidate) -> set[int]:
+    """The parallel extents among the decisions of the candidate."""
+    open_decisions = space.sketches[candidate.sketch].open_decisions
+    pairs = zip(open_decisions, candidate.decisions, strict=True)
+    return {d[0] for s, d in pairs if s.kind is DecisionKind.PARALLEL}

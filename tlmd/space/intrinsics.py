@@ -1,8 +1,8 @@
-"""Register the tensor intrinsics of one kind of target, and only those.
+"""Register the tensor intrinsics of one kind of target, and no others.
 
-`import tvm.s_tir.tensor_intrin` parses some 500 intrinsics of every vendor (24 s), and every
-`TuneContext` imports it. A bare package object in `sys.modules` makes that import free; the
-submodule of the target in hand is then imported by itself (0.2 s).
+Every `TuneContext` imports `tvm.s_tir.tensor_intrin`, which parses about 500 intrinsics of all
+vendors (24 s). This module puts an empty package into `sys.modules`, so that this import does
+nothing, and then imports only the submodule of the target (0.2 s).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _SUBMODULES = {
 
 
 def register(arch: str) -> None:
-    """Make the intrinsics for `arch` (x86_64, aarch64, riscv64, cuda) known to TVM; idempotent."""
+    """Register the intrinsics of `arch` (x86_64, aarch64, riscv64, cuda) with TVM. Idempotent."""
     if _PACKAGE not in sys.modules:
         package = types.ModuleType(_PACKAGE)
         package.__path__ = [str(Path(tvm.__file__).parent / "s_tir" / "tensor_intrin")]

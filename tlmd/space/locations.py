@@ -1,9 +1,10 @@
-"""Which compute locations are legal for a block, given the decisions before it.
+"""The legal compute locations of a block, given the decisions before.
 
-TVM tells only by snapping a decision down to the next legal one, and every question costs it a
-trial of all loops: tens of milliseconds for a tiled convolution. So answers are cached by what they
-depend on (earlier locations, and which loops have extent one), and for a block that feeds a tiled
-nest they follow a rule that is first checked against TVM on this very sketch.
+TVM has no function that lists them: it only replaces an illegal location by the next lower legal
+one, and it tries all loops each time, which takes tens of milliseconds for a tiled convolution.
+Therefore answers are cached by what they depend on (earlier locations, and which loops have extent
+one). For a block that feeds a tiled nest, a rule gives the answer; the rule is used for a sketch
+only if it agrees with TVM on some examples of this sketch.
 """
 
 from __future__ import annotations
@@ -12,50 +13,61 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from tlmd.computation import Computation, DecisionKind, Sketch
 from tlmd.space.sketches import PlainTrace
-from tlmd.types import Computation, Decision, Sketch, SlotKind
+from tlmd.types import Decision
 
 _CHECKS = 3  # comparisons with TVM before a rule is trusted
 Probe = Callable[[int, tuple[Decision, ...]], tuple[int, ...]]
-Sampler = Callable[[random.Random, int], tuple[Decision, ...]]
+DrawDecisions = Callable[[random.Random, int], tuple[Decision, ...]]
 
 
 @dataclass(frozen=True)
 class TiledNest:
-    """The loops around a tiled block: per loop the slot and factor it comes from, and its kind.
+    """The loops around a tiled block.
 
-    Example: ``TiledNest(slot=7, loops=((0, 0, False), (1, 0, False), (2, 0, True), ...))``.
+    Example: ``TiledNest(open_decision=7, loops=((0, 0, False), (1, 0, False), (2, 0, True),
+    ...))``.
     """
 
-    slot: int
+    open_decision: int
+    """Index of the location decision that chooses one of the loops."""
+
     loops: tuple[tuple[int, int, bool], ...]
+    """For each loop, the index of its tile decision, the index of its factor in this decision, and
+    whether it is a reduction loop."""
 
     def legal(self, before: tuple[Decision, ...]) -> tuple[int, ...]:
-        """Loops a producer may be computed at: not of extent one, no spatial one after a reduction.
+        """The loops at which a producer may be computed.
 
-        The trailing loops of a nest are spatial, so none is cut for being a trailing reduction.
+        Loops of extent one are not legal, nor are spatial loops inside a reduction loop and all
+        loops inside these. TVM also excludes trailing reduction loops, but a nest ends with spatial
+        loops.
         """
-        found, reducing = [], False
-        for index, (slot, factor, is_reduction) in enumerate(self.loops):
-            if before[slot][factor] == 1:
+        locations, reducing = [], False
+        for index, (open_decision, factor, is_reduction) in enumerate(self.loops):
+            if before[open_decision][factor] == 1:
                 continue
             if is_reduction:
                 reducing = True
             elif reducing:
                 break
-            found.append(index)
-        return tuple(found)
+            locations.append(index)
+        return tuple(locations)
 
 
 class Locations:
-    """Answers `legal(sketch, decisions before the slot)`; asks `probe` where no rule is known."""
+    """Lists the legal locations of sketches. Calls `probe`, which asks TVM, if no rule holds.
+
+    `sample` draws decisions of a sketch, with which the rules are checked.
+    """
 
     def __init__(
         self,
         sketches: tuple[Sketch, ...],
         nests: tuple[TiledNest | None, ...],
         probe: Probe,
-        sample: Sampler,
+        sample: DrawDecisions,
     ) -> None:
         self._sketches = sketches
         self._nests = nests
@@ -65,7 +77,7 @@ class Locations:
         self._cache: dict[object, tuple[int, ...]] = {}
 
     def legal(self, sketch: int, before: tuple[Decision, ...]) -> tuple[int, ...]:
-        """The legal locations of slot ``len(before)``, ascending: -2 inline, -1 root, loops."""
+        """The legal locations of decision ``len(before)``, ascending: -2 inline, -1 root, loops."""
         fixed = self._rule(sketch, len(before))
         nest = self._nests[sketch]
         if fixed is not None and nest is not None:
@@ -77,25 +89,25 @@ class Locations:
 
     def _shape(self, sketch: int, before: tuple[Decision, ...]) -> tuple[object, ...]:
         return tuple(
-            d[0] if s.kind is SlotKind.LOCATION else tuple(f == 1 for f in d)
-            for s, d in zip(self._sketches[sketch].slots, before, strict=False)
-            if s.kind in (SlotKind.LOCATION, SlotKind.TILE, SlotKind.PARTITION)
+            d[0] if s.kind is DecisionKind.LOCATION else tuple(f == 1 for f in d)
+            for s, d in zip(self._sketches[sketch].open_decisions, before, strict=False)
+            if s.kind in (DecisionKind.LOCATION, DecisionKind.TILE, DecisionKind.PARTITION)
         )
 
-    def _rule(self, sketch: int, slot: int) -> tuple[int, ...] | None:
-        """The locations outside the nest if the nest's rule holds for this slot, else None."""
-        key = (sketch, slot)
+    def _rule(self, sketch: int, open_decision: int) -> tuple[int, ...] | None:
+        """The legal locations outside the nest if the rule holds for this decision, else None."""
+        key = (sketch, open_decision)
         if key not in self._trusted:
-            self._trusted[key] = self._check(sketch, slot)
+            self._trusted[key] = self._check(sketch, open_decision)
         return self._trusted[key]
 
-    def _check(self, sketch: int, slot: int) -> tuple[int, ...] | None:
+    def _check(self, sketch: int, open_decision: int) -> tuple[int, ...] | None:
         nest = self._nests[sketch]
-        if nest is None or nest.slot != slot:
+        if nest is None or nest.open_decision != open_decision:
             return None
-        rng, outside = random.Random(slot), set()
+        rng, outside = random.Random(open_decision), set()
         for _ in range(_CHECKS):
-            before = self._sample(rng, sketch)[:slot]
+            before = self._sample(rng, sketch)[:open_decision]
             truth = self._probe(sketch, before)
             if tuple(i for i in truth if i >= 0) != nest.legal(before):
                 return None
@@ -104,18 +116,18 @@ class Locations:
 
 
 def tiled_nest(sketch: Sketch, trace: PlainTrace, computation: Computation) -> TiledNest | None:
-    """The nest that the sketch's first location slot refers to, if the trace has one tiling."""
-    slots = sketch.slots
-    located = [i for i, s in enumerate(slots) if s.kind is SlotKind.LOCATION]
+    """The nest of the sketch's first location decision; None unless the trace has one tiling."""
+    open_decisions = sketch.open_decisions
+    located = [i for i, s in enumerate(open_decisions) if s.kind is DecisionKind.LOCATION]
     orders = [inst for inst in trace[0] if inst[0] == "Reorder"]
     if not located or len(orders) != 1:
         return None
-    slot_at = {s.inst: i for i, s in enumerate(slots) if s.kind is SlotKind.TILE}
+    tile_at = {s.inst: i for i, s in enumerate(open_decisions) if s.kind is DecisionKind.TILE}
     factor_of: dict[str, tuple[int, int]] = {}
     loop_of: dict[str, tuple[int, int]] = {}
     for position, (kind, inputs, _attrs, outputs) in enumerate(trace[0]):
         if kind == "SamplePerfectTile":
-            factor_of.update({v: (slot_at[position], i) for i, v in enumerate(outputs)})
+            factor_of.update({v: (tile_at[position], i) for i, v in enumerate(outputs)})
         elif kind == "Split":
             known = zip(inputs[1:], outputs, strict=True)
             loop_of.update({loop: factor_of[v] for v, loop in known if v in factor_of})
@@ -123,10 +135,10 @@ def tiled_nest(sketch: Sketch, trace: PlainTrace, computation: Computation) -> T
         return None
     loops = []
     for loop in orders[0][1]:
-        slot, factor = loop_of[loop]
-        block = slots[slot].block
+        open_decision, factor = loop_of[loop]
+        block = open_decisions[open_decision].block
         if not 0 <= block < len(computation.blocks):
             return None
-        kind = computation.blocks[block].iters[slots[slot].iterator][0]
-        loops.append((slot, factor, kind == "R"))
+        kind = computation.blocks[block].iters[open_decisions[open_decision].iterator][0]
+        loops.append((open_decision, factor, kind == "R"))
     return TiledNest(located[0], tuple(loops))

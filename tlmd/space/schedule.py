@@ -1,4 +1,4 @@
-"""Decisions -> scheduled module, exactly as TVM applies them, postprocessors included."""
+"""Apply a trace with TVM: decisions -> scheduled module, including the postprocessors."""
 
 from __future__ import annotations
 
@@ -10,33 +10,59 @@ import tvm
 from tvm.s_tir import Schedule, Trace
 from tvm.s_tir import meta_schedule as ms
 
-from tlmd.space import intrinsics
+from tlmd.space import intrinsics, rules
+from tlmd.space.sketches import plain_trace
 from tlmd.space.target import architecture
 from tlmd.types import TargetInfo
 
-# What TVM raises for a schedule it cannot apply: its own errors are RuntimeErrors.
+# The exceptions that TVM raises for a schedule it cannot apply. Its own errors are RuntimeErrors.
 TVM_ERRORS = (RuntimeError, ValueError, TypeError)
 
 
 class InvalidCandidate(Exception):
-    """TVM refuses the candidate: an instruction cannot be applied, or a postprocessor says no."""
+    """TVM refuses the candidate: it cannot apply an instruction, or a postprocessor fails."""
 
 
 class RepairedDecision(InvalidCandidate):
-    """TVM applied something else than was decided; never measured under the wrong name."""
+    """TVM applied other decisions than those of the candidate, which is then not measured."""
 
 
 def context(target: Any, module: Any = None, seed: int = 1) -> Any:
     """A `TuneContext` with the rules and postprocessors of `target`'s kind.
 
-    Without a `module` it stands for the target alone: postprocessors and features look no further.
+    Postprocessors and features need only the target, so `module` may be None for them.
     """
     triple = str(dict(target.attrs).get("mtriple", ""))
     intrinsics.register("cuda" if target.kind.name == "cuda" else architecture(triple))
+    module = module if module is not None else _trivial_module()
+    return _context(module, target, "post-order-apply", seed)
+
+
+def design_space(target: Any, module: Any, seed: int) -> list[Any]:
+    """The traces of a task's sketches: those of TVM's rules first, then those of `EXTRA_RULES`.
+
+    So a new rule does not change the index of a sketch that records refer to.
+    """
+    plain = context(target, module, seed)
+    traces = [schedule.trace for schedule in plain.generate_design_space()]
+    if rules.EXTRA_RULES:
+        generator = rules.with_extra_rules(plain.space_generator)
+        extended = _context(module, target, generator, seed).generate_design_space()
+        known = {_instructions(trace) for trace in traces}
+        traces += [s.trace for s in extended if _instructions(s.trace) not in known]
+    return traces
+
+
+def _instructions(trace: Any) -> str:
+    """The instructions of a trace as text, without its decisions."""
+    return json.dumps(plain_trace(trace)[0])
+
+
+def _context(module: Any, target: Any, generator: Any, seed: int) -> Any:
     return ms.TuneContext(
-        mod=module if module is not None else _trivial_module(),
+        mod=module,
         target=target,
-        space_generator="post-order-apply",
+        space_generator=generator,
         search_strategy="evolutionary",
         num_threads=1,
         rand_state=seed,
@@ -45,24 +71,24 @@ def context(target: Any, module: Any = None, seed: int = 1) -> Any:
 
 @functools.lru_cache(maxsize=8)
 def _postprocs(target_json: str) -> tuple[Any, Any]:
-    """The postprocessors of a target; the context they were initialised with is kept alive."""
+    """The postprocessors of a target, and the context they use, which must stay alive."""
     target = tvm.target.Target(json.loads(target_json))
     ctx = context(target)
     return ctx, tuple(ctx.space_generator.postprocs)
 
 
 def finish(schedule: Any, target: TargetInfo) -> Any:
-    """Run the postprocessors of `target` on `schedule` in place; the final module.
+    """Run the postprocessors of `target` on `schedule` in place, and return the final module.
 
-    Raises `InvalidCandidate` when one of them refuses.
+    Raises `InvalidCandidate` if one of them fails.
     """
     return _finish(schedule, target.spec)
 
 
 def build_module(module: Any, trace_json: str, target: Any) -> Any:
-    """Apply a trace as JSON ``[instructions, decisions]`` to `module`; the final module.
+    """Apply a trace, as JSON ``[instructions, decisions]``, to `module`; return the final module.
 
-    The trace is as it was before the postprocessors, which are run here. Raises `InvalidCandidate`.
+    The trace is the one before the postprocessors; they run here. Raises `InvalidCandidate`.
     """
     schedule = Schedule(module)
     try:
@@ -73,7 +99,7 @@ def build_module(module: Any, trace_json: str, target: Any) -> Any:
 
 
 def first_line(error: BaseException) -> str:
-    """The line of a TVM error that says what went wrong."""
+    """The line of a TVM error that names the cause."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     for line in reversed(lines):
         if "Error" in line or "failed" in line.lower():

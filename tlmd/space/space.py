@@ -1,4 +1,4 @@
-"""`TaskSpace`: the sketches of one task, and candidates of them as scheduled modules."""
+"""`TaskSpace`: the sketches of one task, and the scheduled modules of its candidates."""
 
 from __future__ import annotations
 
@@ -12,33 +12,47 @@ import tvm_ffi
 from tvm.s_tir import Schedule, Trace
 from tvm.s_tir.schedule import Instruction
 
+from tlmd.computation import Computation, DecisionKind, Sketch
 from tlmd.space import schedule as applying
 from tlmd.space.describe import block_names, describe
 from tlmd.space.locations import Locations, TiledNest, tiled_nest
 from tlmd.space.schedule import InvalidCandidate, RepairedDecision
 from tlmd.space.sketches import PlainTrace, plain_trace, read_sketch
 from tlmd.space.target import tvm_target
-from tlmd.types import Candidate, Computation, Decision, Sketch, SlotKind, Task
+from tlmd.types import Candidate, Decision, Task
 
-# The rules sample while they build sketches; a fixed seed makes the list of sketches stable.
+# TVM's rules draw random numbers while they build sketches; a fixed seed gives fixed sketches.
 _SEED = 1
 _MAX_LOOP = 1 << 20
+
+
+def _differences(decided: tuple[Decision, ...], applied: tuple[Decision, ...]) -> str:
+    """The decisions that TVM has changed."""
+    changed = [
+        f"decision {index}: {_factors(ours)}, TVM applied {_factors(theirs)}"
+        for index, (ours, theirs) in enumerate(zip(decided, applied, strict=False))
+        if ours != theirs
+    ]
+    return "; ".join(changed) or f"{len(decided)} decisions, TVM has {len(applied)}"
+
+
+def _factors(decision: Decision) -> str:
+    return "x".join(map(str, decision))
 
 
 class TaskSpace:
     """The design space of one task.
 
-    `computation` describes the task for the prompt, `sketches` lists its design spaces. A task
-    without anything to decide still has one sketch.
+    `computation` describes the task for the prompt. `sketches` are the parts of the design space; a
+    task with no open decision has one sketch.
     """
 
     def __init__(self, task: Task) -> None:
         self.task = task
         self.module = tvm.ir.load_json(task.module)
         self.computation: Computation = describe(self.module)
-        self._context = applying.context(tvm_target(task.target), self.module, _SEED)
         names = block_names(self.module)
-        self._traces = [s.trace for s in self._context.generate_design_space()]
+        self._traces = applying.design_space(tvm_target(task.target), self.module, _SEED)
         self._insts = [list(t.insts) for t in self._traces]
         self._plain: list[PlainTrace] = [plain_trace(t) for t in self._traces]
         self.sketches: tuple[Sketch, ...] = tuple(
@@ -48,12 +62,12 @@ class TaskSpace:
         self._locations = Locations(self.sketches, nests, self._probe, self._draw)
 
     def random(self, rng: Random, sketch: int | None = None) -> Candidate:
-        """A candidate drawn by TVM's own sampler (uniform sketch and parallel extent)."""
+        """Draw a candidate with TVM's sampler; the sketch and the parallel extent uniformly."""
         index = rng.randrange(len(self.sketches)) if sketch is None else sketch
         parallel = {
-            slot.inst: rng.choice(slot.options)
-            for slot in self.sketches[index].slots
-            if slot.kind is SlotKind.PARALLEL
+            open_decision.inst: rng.choice(open_decision.options)
+            for open_decision in self.sketches[index].open_decisions
+            if open_decision.kind is DecisionKind.PARALLEL
         }
         applied = Schedule(self.module, seed=rng.randrange(1, 1 << 30))
         insts = self._with_parallel(index, tuple(parallel.values()))
@@ -63,14 +77,14 @@ class TaskSpace:
     def schedule(self, candidate: Candidate) -> Any:
         """The schedule of `candidate` before the postprocessors.
 
-        Raises `InvalidCandidate` where TVM cannot apply an instruction and `RepairedDecision` where
-        it applied something else than was decided.
+        Raises `InvalidCandidate` if TVM cannot apply an instruction, and `RepairedDecision` if it
+        applied other decisions than those of the candidate.
         """
-        slots = self.sketches[candidate.sketch].slots
+        open_decisions = self.sketches[candidate.sketch].open_decisions
         parallel = {
             s.inst: d[0]
-            for s, d in zip(slots, candidate.decisions, strict=True)
-            if s.kind is SlotKind.PARALLEL
+            for s, d in zip(open_decisions, candidate.decisions, strict=True)
+            if s.kind is DecisionKind.PARALLEL
         }
         insts = self._with_parallel(candidate.sketch, tuple(parallel.values()))
         schedule = Schedule(self.module, seed=_SEED)
@@ -78,43 +92,43 @@ class TaskSpace:
         self._apply(Trace(insts, decisions), schedule)
         applied = self._applied(candidate.sketch, schedule.trace, parallel)
         if applied != candidate.decisions:
-            raise RepairedDecision(f"decided {candidate.decisions}, TVM applied {applied}")
+            raise RepairedDecision(_differences(candidate.decisions, applied))
         return schedule
 
     def finish(self, candidate: Candidate) -> Any:
-        """The schedule of `candidate`, postprocessors included; raises `InvalidCandidate`."""
+        """The schedule of `candidate` after the postprocessors. Raises `InvalidCandidate`."""
         schedule = self.schedule(candidate)
         applying.finish(schedule, self.task.target)
         return schedule
 
     def trace_json(self, candidate: Candidate) -> str:
-        """The trace of `candidate` before the postprocessors, as MetaSchedule writes it."""
+        """The trace of `candidate` before the postprocessors, in the JSON form of MetaSchedule."""
         insts, _ = self._plain[candidate.sketch]
         dropped = -1
         insts = list(insts)
         decisions: list[tuple[int, Any]] = []
-        slots = self.sketches[candidate.sketch].slots
-        for slot, decision in zip(slots, candidate.decisions, strict=True):
-            if slot.kind is SlotKind.PARALLEL:
-                kind, inputs, attrs, outputs = insts[slot.inst]
-                insts[slot.inst] = [kind, [inputs[0], decision[0]], attrs, outputs]
-                dropped = slot.inst if decision[0] == 0 else dropped
+        open_decisions = self.sketches[candidate.sketch].open_decisions
+        for open_decision, decision in zip(open_decisions, candidate.decisions, strict=True):
+            if open_decision.kind is DecisionKind.PARALLEL:
+                kind, inputs, attrs, outputs = insts[open_decision.inst]
+                insts[open_decision.inst] = [kind, [inputs[0], decision[0]], attrs, outputs]
+                dropped = open_decision.inst if decision[0] == 0 else dropped
             else:
-                single = slot.kind in (SlotKind.CATEGORY, SlotKind.LOCATION)
-                decisions.append((slot.inst, decision[0] if single else list(decision)))
+                single = open_decision.kind in (DecisionKind.CATEGORY, DecisionKind.LOCATION)
+                decisions.append((open_decision.inst, decision[0] if single else list(decision)))
         if dropped >= 0:
             del insts[dropped]
             decisions = [(i - (i > dropped), d) for i, d in decisions]
         return json.dumps([insts, decisions], separators=(",", ":"))
 
     def trace(self, sketch: int) -> Any:
-        """The TVM trace of a sketch, with the decisions that were sampled when it was made."""
+        """The TVM trace of a sketch, with the decisions that TVM sampled when it built it."""
         return self._traces[sketch]
 
     def locations(self, sketch: int, before: tuple[Decision, ...]) -> tuple[int, ...]:
-        """The legal compute locations of slot ``len(before)``, given the decisions before it.
+        """The legal compute locations of decision ``len(before)``, given the decisions before it.
 
-        Ascending: -2 (inline) where the block can be inlined, -1 (root), loop indices.
+        In ascending order: -2 (inline) if the block can be inlined, -1 (root), loop indices.
         """
         return self._locations.legal(sketch, before)
 
@@ -125,9 +139,9 @@ class TaskSpace:
         return tiled_nest(sketch, self._plain[sketch.index], self.computation)
 
     def _probe(self, sketch: int, before: tuple[Decision, ...]) -> tuple[int, ...]:
-        """Ask TVM for every legal location: it snaps a decision down to the next legal one."""
-        slot = self.sketches[sketch].slots[len(before)]
-        insts = self._insts[sketch][: slot.inst + 1]
+        """Find all legal locations. TVM replaces an illegal one by the next lower legal one."""
+        open_decision = self.sketches[sketch].open_decisions[len(before)]
+        insts = self._insts[sketch][: open_decision.inst + 1]
         partial = Candidate(self.task.id, sketch, (*before, (-1,)))
         schedule = Schedule(self.module, seed=_SEED)
         blocks: list[Any] = []
@@ -139,16 +153,16 @@ class TaskSpace:
 
         trace = Trace(insts, self._tvm_decisions(insts, partial, dropped=False))
         self._apply(trace, schedule, provide)
-        found: list[int] = []
+        locations: list[int] = []
         guess = _MAX_LOOP
         while guess >= -2:
             schedule.sample_compute_location(blocks[0], decision=guess)
             legal = int(schedule.trace.get_decision(schedule.trace.insts[-1]))
-            if found and legal >= found[-1]:
+            if locations and legal >= locations[-1]:
                 break
-            found.append(legal)
+            locations.append(legal)
             guess = legal - 1
-        return tuple(reversed(found))
+        return tuple(reversed(locations))
 
     def _apply(self, trace: Any, schedule: Any, provider: Any = None) -> None:
         try:
@@ -159,53 +173,55 @@ class TaskSpace:
     def _tvm_decisions(
         self, insts: list[Any], candidate: Candidate, dropped: bool
     ) -> dict[Any, Any]:
-        """Decisions keyed by instruction object; `dropped`: the parallel annotation is left out."""
+        """Decisions by instruction object. `dropped`: `insts` lacks the parallel annotation."""
         by_inst = {}
         at = self._positions(candidate.sketch, dropped)
-        slots = self.sketches[candidate.sketch].slots
-        for slot, decision in zip(slots, candidate.decisions, strict=False):
-            if slot.kind is not SlotKind.PARALLEL:
-                single = slot.kind in (SlotKind.CATEGORY, SlotKind.LOCATION)
-                by_inst[insts[at[slot.inst]]] = decision[0] if single else list(decision)
+        open_decisions = self.sketches[candidate.sketch].open_decisions
+        for open_decision, decision in zip(open_decisions, candidate.decisions, strict=False):
+            if open_decision.kind is not DecisionKind.PARALLEL:
+                single = open_decision.kind in (DecisionKind.CATEGORY, DecisionKind.LOCATION)
+                by_inst[insts[at[open_decision.inst]]] = decision[0] if single else list(decision)
         return by_inst
 
     def _applied(self, sketch: int, trace: Any, parallel: dict[int, int]) -> tuple[Decision, ...]:
-        """The decisions that TVM put into the trace of a schedule."""
+        """The decisions in the trace of a schedule, which TVM has applied."""
         insts = trace.insts
         at = self._positions(sketch, 0 in parallel.values())
         decisions: list[Decision] = []
-        for slot in self.sketches[sketch].slots:
-            if slot.kind is SlotKind.PARALLEL:
-                decisions.append((parallel[slot.inst],))
+        for open_decision in self.sketches[sketch].open_decisions:
+            if open_decision.kind is DecisionKind.PARALLEL:
+                decisions.append((parallel[open_decision.inst],))
                 continue
-            value = trace.get_decision(insts[at[slot.inst]])
-            single = slot.kind in (SlotKind.CATEGORY, SlotKind.LOCATION)
+            value = trace.get_decision(insts[at[open_decision.inst]])
+            single = open_decision.kind in (DecisionKind.CATEGORY, DecisionKind.LOCATION)
             decisions.append((int(value),) if single else tuple(map(int, value)))
         return tuple(decisions)
 
     def _positions(self, sketch: int, dropped: bool) -> dict[int, int]:
-        """Where the instruction of each slot stands once the parallel annotation is left out."""
-        slots = self.sketches[sketch].slots
-        gone = [s.inst for s in slots if s.kind is SlotKind.PARALLEL] if dropped else []
-        return {s.inst: s.inst - sum(g < s.inst for g in gone) for s in slots}
+        """The new position of each instruction if the parallel annotation is `dropped`."""
+        open_decisions = self.sketches[sketch].open_decisions
+        removed = (
+            [s.inst for s in open_decisions if s.kind is DecisionKind.PARALLEL] if dropped else []
+        )
+        return {s.inst: s.inst - sum(r < s.inst for r in removed) for s in open_decisions}
 
     @functools.lru_cache(maxsize=64)  # noqa: B019 - a space lives as long as its cache
     def _with_parallel(self, sketch: int, extents: tuple[int, ...]) -> list[Any]:
-        """The instructions with the parallel extent put in; without the annotation for 0."""
+        """The instructions with this parallel extent; extent 0 drops the annotation."""
         insts = list(self._insts[sketch])
-        for slot in self.sketches[sketch].slots:
-            if slot.kind is SlotKind.PARALLEL:
-                old = insts[slot.inst]
-                insts[slot.inst] = Instruction(
+        for open_decision in self.sketches[sketch].open_decisions:
+            if open_decision.kind is DecisionKind.PARALLEL:
+                old = insts[open_decision.inst]
+                insts[open_decision.inst] = Instruction(
                     old.kind, [old.inputs[0], extents[0]], old.attrs, old.outputs
                 )
                 if extents[0] == 0:
-                    del insts[slot.inst]
+                    del insts[open_decision.inst]
         return insts
 
 
 def module_hash(module: Any) -> str:
-    """Structural hash of a final module on this platform: equal programs are never built twice."""
+    """Structural hash of a final module on this platform, which finds equal programs."""
     return f"{tvm_ffi.structural_hash(module) & (2**64 - 1):016x}"
 
 

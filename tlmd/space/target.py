@@ -1,4 +1,4 @@
-"""Find the hardware in front of us: a TVM target, the facts the prompt names, a fingerprint."""
+"""Describe the hardware: a TVM target, the facts for the prompt, and a fingerprint."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from tvm.target import codegen
 from tlmd.errors import BadInput
 from tlmd.types import TargetInfo, content_hash
 
-# Widest first: the first one a CPU has decides the ISA token and the vector bits.
+# Widest first. The first one that the CPU has gives the ISA token and the vector bits.
 _X86_ISAS = (("avx512vnni", "avx512vnni", 512), ("avx512f", "avx512", 512), ("avx2", "avx2", 256))
 _CACHE_DIR = Path("/sys/devices/system/cpu/cpu0/cache")
 
 
 def resolve(spec: str, cores: int = 1) -> TargetInfo:
-    """Turn `--target` into a `TargetInfo`: `native`, a TVM target as JSON, or a TVM tag.
+    """Convert `--target` to a `TargetInfo`: `native`, a TVM target as JSON, or a TVM tag.
 
-    `cores` is the number of cores a program may use (the size of a slot). Raises `BadInput` for a
-    target TVM does not know.
+    `cores` is the number of cores that a program may use (the size of a slot). Raises `BadInput`
+    for a target that TVM does not know.
     """
     if spec == "native":
         return _native(cores)
@@ -33,7 +33,7 @@ def resolve(spec: str, cores: int = 1) -> TargetInfo:
         if isinstance(config, dict):
             config.setdefault("num-cores", cores)
         target = tvm.target.Target(config)
-    except Exception as error:  # TVM raises several kinds, all mean the same to the user
+    except Exception as error:  # TVM raises several kinds for an unknown target
         reason = str(error).strip().splitlines()[-1][:160] if str(error).strip() else "rejected"
         raise BadInput(
             f"unknown target {spec!r} ({reason}); use 'native' or a TVM target as JSON, "
@@ -73,11 +73,11 @@ def _describe(target: Any) -> TargetInfo:
 
 
 def _check_cpu(config: dict[str, Any]) -> None:
-    """LLVM only prints a complaint about a CPU it does not know, and takes a generic one."""
+    """Raise `BadInput` for an unknown CPU; LLVM would only print a warning and use another CPU."""
     cpu = str(config.get("mcpu", ""))
     triple = str(config.get("mtriple", "")) or codegen.llvm_get_system_triple()
     if cpu and not codegen.llvm_is_valid_cpu(cpu, triple):
-        raise BadInput(f"unknown CPU {cpu!r} in the target; use 'native' or an LLVM name of a CPU")
+        raise BadInput(f"unknown CPU {cpu!r} in the target; use 'native' or a CPU name of LLVM")
 
 
 def _describe_cuda(target: Any, config: dict[str, Any]) -> TargetInfo:
@@ -90,12 +90,12 @@ def _describe_cuda(target: Any, config: dict[str, Any]) -> TargetInfo:
 
 def _target_config(target: Any) -> dict[str, Any]:
     config = json.loads(str(target))
-    # Derived keys are filled in by TVM again; without them equal targets have equal specs.
+    # TVM derives these keys again. Without them, equal targets have equal specs.
     return {k: v for k, v in config.items() if k not in ("keys", "tag") and v != ""}
 
 
 def architecture(triple: str) -> str:
-    """The architecture of an LLVM triple, this machine's for an empty one: x86_64, aarch64, ..."""
+    """The architecture of an LLVM triple, such as x86_64. An empty triple means this machine."""
     name = triple.split("-")[0] if triple else platform.machine()
     return {"amd64": "x86_64", "arm64": "aarch64"}.get(name.lower(), name.lower())
 
@@ -114,7 +114,7 @@ def _isa(arch: str, features: set[str], width: int) -> tuple[str, int]:
 
 
 def _caches() -> tuple[int, int, int]:
-    """Data cache sizes in bytes, 0 where the system does not tell."""
+    """Data cache sizes (L1, L2, L3) in bytes; 0 if the system does not report them."""
     sizes = {1: 0, 2: 0, 3: 0}
     for entry in sorted(_CACHE_DIR.glob("index*")):
         try:
@@ -132,7 +132,7 @@ def _caches() -> tuple[int, int, int]:
 
 
 def cpu_model() -> str:
-    """The name the system gives its CPU."""
+    """The model name of the CPU, as the system reports it."""
     try:
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):

@@ -1,7 +1,7 @@
-"""Open exported PyTorch programs (.pt2) without running what they may carry.
+"""Load exported PyTorch programs (.pt2) without running code that they may contain.
 
 `torch.export.load` unpickles some parts of an archive without restriction, and pickles can run any
-code. So the archive is looked through first, and one that needs pickle is refused.
+code. Therefore tlmd checks the archive first, and refuses archives that need pickle.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from typing import Any
 from tlmd.errors import BadInput
 from tlmd.workloads.sources import first_line
 
-# Script objects, opaque objects and compiled libraries: all of them are code.
+# Script objects and opaque objects: they are code.
 _CODE_PREFIXES = ("custom_obj_", "opaque_obj_")
 
 
 def load_exported_program(path: Path) -> Any:
-    """The `torch.export.ExportedProgram` in `path`; raises `BadInput` for anything else."""
+    """Load the `torch.export.ExportedProgram` in `path`. Raises `BadInput` for any other file."""
     import torch
 
     advice = "save it again with torch.export.save(torch.export.export(module, inputs), path)"
     if not zipfile.is_zipfile(path):
-        raise BadInput(f"{path} is corrupt or no exported program; {advice}")
+        raise BadInput(f"{path} is corrupt or not an exported program; {advice}")
     try:
         refusal = _why_unsafe(path)
         if refusal:
@@ -33,13 +33,13 @@ def load_exported_program(path: Path) -> Any:
         return torch.export.load(str(path))
     except BadInput:
         raise
-    except Exception as error:  # torch raises nearly every kind for a damaged archive
+    except Exception as error:  # torch raises many kinds for a damaged archive
         reason = first_line(error)
         raise BadInput(f"{path} is corrupt or of another version ({reason}); {advice}") from error
 
 
 def _why_unsafe(path: Path) -> str:
-    """What in the archive would be executed on loading, empty if nothing."""
+    """Which part of the archive could run code when it is loaded; empty if none."""
     with zipfile.ZipFile(path) as archive:
         names = archive.namelist()
         if not any(PurePosixPath(name).name == "archive_format" for name in names):
@@ -48,20 +48,20 @@ def _why_unsafe(path: Path) -> str:
             parts = PurePosixPath(name)
             if parts.name.startswith(_CODE_PREFIXES) or "aotinductor" in parts.parts:
                 return "contains code"
-            if parts.name.endswith("_config.json") and _wants_pickle(archive.read(name)):
+            if parts.name.endswith("_config.json") and _needs_pickle(archive.read(name)):
                 return "contains pickled tensors"
-            if parts.suffix in (".pt", ".pkl") and not _plain_tensors(archive.read(name)):
+            if parts.suffix in (".pt", ".pkl") and not _has_only_tensors(archive.read(name)):
                 return "contains pickled objects"
     return ""
 
 
-def _wants_pickle(config: bytes) -> bool:
+def _needs_pickle(config: bytes) -> bool:
     entries = json.loads(config).get("config", {}).values()
     return any(entry.get("use_pickle", False) for entry in entries)
 
 
-def _plain_tensors(data: bytes) -> bool:
-    """Whether torch's restricted loader, which runs no code, can read it."""
+def _has_only_tensors(data: bytes) -> bool:
+    """Whether torch's restricted loader, which runs no code, can read `data`."""
     import torch
 
     if not data:

@@ -1,7 +1,7 @@
-"""What the language model is trained on, and what it must never have seen.
+"""The networks on which the language model is trained, and the held-out networks.
 
-The held-out networks are the paper's twelve. The paper leaves their other batch sizes and image
-sizes in training; here, unless asked otherwise, whole families are held out.
+The held-out networks are the paper's twelve. The paper trains on the same networks with other batch
+and image sizes; tlmd by default holds out the whole families.
 """
 
 from __future__ import annotations
@@ -50,7 +50,10 @@ _HELD_OUT: tuple[Workload, ...] = (
 
 
 def paper_corpus() -> tuple[Workload, ...]:
-    """The paper's 138 networks, held-out ones included; its dcgan images of 64 are our noise."""
+    """The paper's 138 networks, including the held-out ones.
+
+    The paper gives the image size of dcgan, 64; the input of ours is noise.
+    """
     videos = [(batch, 3, 16, size, size) for batch in (1, 2, 4) for size in (112, 128, 144)]
     shapes: dict[str, Iterable[Shape]] = dict.fromkeys(_IMAGE_FAMILIES, _IMAGES)
     shapes["inception-v3"] = [(batch, 3, 299, 299) for batch in (1, 2, 4)]
@@ -59,19 +62,19 @@ def paper_corpus() -> tuple[Workload, ...]:
     shapes["dcgan"] = [(batch, 100, 1, 1) for batch in (1, 4, 8)]
     shapes["gpt2"] = _TEXTS
     shapes["llama"] = [shape for shape in _TEXTS if shape[0] > 1]
-    return tuple((name, shape) for name, found in shapes.items() for shape in found)
+    return tuple((name, shape) for name, listed in shapes.items() for shape in listed)
 
 
 def held_out() -> tuple[Workload, ...]:
-    """The twelve test networks, the cheap ones to lower first."""
+    """The twelve held-out networks. Those that are fast to lower come first."""
     return _HELD_OUT
 
 
 def training_corpus(strict: bool = True) -> tuple[Workload, ...]:
-    """The networks to train on: the paper's, and further families and matrix products.
+    """The training networks: the paper's, and further families and matrix products.
 
-    `strict` leaves out the held-out networks' families altogether; otherwise only the held-out
-    networks themselves are left out, as in the paper.
+    With `strict`, the families of the held-out networks are left out; otherwise only the held-out
+    networks themselves, as in the paper.
     """
     families = {name for name, _ in _HELD_OUT}
     paper = [
@@ -83,7 +86,7 @@ def training_corpus(strict: bool = True) -> tuple[Workload, ...]:
 
 
 def _further() -> Iterator[Workload]:
-    """Families the paper does not have; batch sizes and extents that are no powers of two too."""
+    """Networks that the paper does not have, some with extents that are not powers of two."""
     for name in ("resnet34", "regnet", "convnext", "efficientnet-lite"):
         for batch, size in ((1, 160), (1, 192), (1, 224), (1, 256), (2, 224), (4, 224), (8, 192)):
             yield name, (batch, 3, size, size)
@@ -115,11 +118,11 @@ def training_tasks(
     workloads: Iterable[Workload] | None = None,
     excluded: Iterable[str] | None = None,
 ) -> Iterator[Task]:
-    """Every distinct task of the training networks, never one that a held-out network has.
+    """Yield each task of the training networks once, except tasks of held-out networks.
 
-    `workloads` defaults to `training_corpus()`, `excluded` to `held_out_ids(target_info)`. A task's
-    weight is that in the first network it was seen in. A network that cannot be lowered is named
-    on standard error and left out.
+    `workloads` defaults to `training_corpus()`, `excluded` to `held_out_ids(target_info)`. A task
+    has its weight of the first network that contains it. A network that cannot be lowered is left
+    out and named on standard error.
     """
     seen = set(held_out_ids(target_info) if excluded is None else excluded)
     for work in training_corpus() if workloads is None else workloads:
@@ -151,7 +154,7 @@ def _load(workload: Workload) -> SourceModel:
 
 
 def save_tasks(path: Path, tasks: Iterable[Task]) -> None:
-    """Write tasks as msgpack; a reader never sees half a file. Raises `Failed` on a full disk."""
+    """Write tasks as msgpack. The file is complete or missing. Raises `Failed` on a full disk."""
     partial = path.with_name(path.name + ".partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -162,10 +165,10 @@ def save_tasks(path: Path, tasks: Iterable[Task]) -> None:
 
 
 def load_tasks(path: Path) -> list[Task]:
-    """Read what `save_tasks` wrote; raises `BadInput` for a missing or damaged file."""
+    """Read a file of `save_tasks`. Raises `BadInput` if it is missing or damaged."""
     try:
         return list(wire.unpack(tuple[Task, ...], path.read_bytes()))  # type: ignore[arg-type]
     except OSError as error:
         raise BadInput(f"cannot read {path} ({error.strerror}); give a file of tasks") from error
     except wire.WireError as error:
-        raise BadInput(f"{path} is no file of tasks ({error}); extract them again") from error
+        raise BadInput(f"{path} is no file of tasks ({error}); extract the tasks again") from error

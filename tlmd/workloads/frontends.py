@@ -1,6 +1,6 @@
-"""Load what a user calls a model: an ONNX file, a .pt2 file, a Python factory or a zoo name.
+"""Load a user's model: an ONNX file, a .pt2 file, a Python factory or a zoo name.
 
-Everything that is wrong with it raises `BadInput` with one line: the cause, then the mend.
+If a model cannot be used, `BadInput` is raised with one line: the cause, then what to do.
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ import os
 from pathlib import Path
 
 from tlmd.errors import BadInput
-from tlmd.types import Shapes
+from tlmd.types import ModelSpec, Shapes
 from tlmd.workloads import onnx_frontend, torch_frontend
 from tlmd.workloads.sources import InputInfo, SourceModel
 from tlmd.workloads.zoo import zoo
 
-__all__ = ["InputInfo", "SourceModel", "load_model"]
+__all__ = ["InputInfo", "SourceModel", "load", "load_model"]
 
 
 def load_model(spec: str, input_shapes: Shapes | None = None) -> SourceModel:
     """Load `file.onnx`, `file.pt2`, `package.module:factory` or a zoo name.
 
-    `input_shapes` has one shape per input; None keeps the model's own. Raises `BadInput`.
+    `input_shapes` has one shape per input. None: use the model's own shapes. Raises `BadInput`.
     """
     check(spec)
     if spec.endswith((".onnx", ".pt2")):
@@ -36,8 +36,13 @@ def load_model(spec: str, input_shapes: Shapes | None = None) -> SourceModel:
     return torch_frontend.from_module(spec, module, example)
 
 
+def load(spec: ModelSpec) -> SourceModel:
+    """Load a model with everything that its spec says. Raises `BadInput`."""
+    return load_model(spec.name, spec.input_shapes)
+
+
 def check(spec: str) -> None:
-    """Raise `BadInput` at once for a file that is missing and a name that nobody knows."""
+    """Check quickly that a model exists. Raises `BadInput` for a missing file or unknown name."""
     if spec.endswith((".onnx", ".pt2")):
         if not Path(spec).expanduser().is_file():
             raise BadInput(f"no such file: {spec}; give the path of an existing model")

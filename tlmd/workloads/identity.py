@@ -1,4 +1,4 @@
-"""Content hashes of tensor programs: what a task computes, not what its variables are called."""
+"""Content hashes of tensor programs. They depend on the computation, not on names of variables."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import tokenize
 from collections.abc import Iterator
 from typing import Any
 
-# Part of every id: bump it when the canonical text changes, so that old ids cannot match new ones.
+# Part of every id. Change it when the canonical text changes, so that old ids match no new ones.
 VERSION = "t1"
 _KEPT = {"T", "I", "Module", "main", "range", *keyword.kwlist, *keyword.softkwlist}
 _SKIPPED = {
@@ -23,15 +23,16 @@ _SKIPPED = {
 def task_id(module: Any) -> str:
     """The id of a TensorIR module with one function `main`.
 
-    Equal for modules that differ in names only (functions, buffers, loops, blocks); different for
-    other shapes, dtypes, constants or arithmetic. The same in every process and on every platform.
+    Modules that differ only in names (of functions, buffers, loops, blocks) have the same id. Other
+    shapes, dtypes, constants or arithmetic give another id. The id does not depend on the process
+    or the platform.
     """
     digest = hashlib.sha256("\0".join(canonical_tokens(module)).encode()).hexdigest()
     return f"{VERSION}{digest[:30]}"
 
 
 def canonical_tokens(module: Any) -> Iterator[str]:
-    """The words of the module's TVMScript, every bound name replaced by its rank of appearance."""
+    """The words of the module's TVMScript, with names replaced by ``v0``, ``v1``, ... in order."""
     func = module["main"]
     for attr in ("global_symbol", "op_pattern"):
         func = func.without_attr(attr)

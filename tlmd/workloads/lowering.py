@@ -1,7 +1,7 @@
-"""The one lowering, from a model to loops: for extraction and for the final compile.
+"""Lowering of a model to loops, for the extraction of tasks and for the final compile.
 
-A record matches a function only if both come from the same lowering, so nothing else in tlmd may
-lower a model.
+A record matches a function only if both come from the same lowering. Therefore no other module of
+tlmd may lower a model.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from tlmd.types import TargetInfo, Task
 from tlmd.workloads import reshapes, rewrites
 from tlmd.workloads.identity import task_id
 
-# Channels last: the innermost loop then runs over contiguous channels whatever the image's size.
-# Transposed convolutions are named too: TVM would carry channels last into them, and then finds
-# no loops for them.
+# Channels last: the innermost loop then runs over contiguous channels for all image sizes.
+# Transposed convolutions are listed because TVM would otherwise give them channels last, for which
+# it has no loops.
 _LAYOUTS = {
     "relax.nn.conv2d": ["NHWC", "HWIO"],
     "relax.nn.conv3d": ["NDHWC", "DHWIO"],
@@ -34,21 +34,23 @@ _SCHEDULED = "tirx.is_scheduled"
 
 @dataclass(frozen=True)
 class Compiled:
-    """A compiled model and whether its records were applied.
-
-    `missing` names the tunable functions without a record; they run TVM's default schedule.
-    """
+    """A compiled model, and how many of its functions use records."""
 
     executable: Any
+
     functions: int
+    """Number of tunable functions."""
+
     functions_with_record: int
+
     missing: list[str]
+    """Names of the tunable functions without a record, which use TVM's default schedule."""
 
 
 def lower(module: IRModule, target: Any) -> IRModule:
     """Lower a Relax module to fused TensorIR functions and the Relax function that calls them.
 
-    Weights must be constants and shapes static, as `frontends.load_model` gives them.
+    Weights must be constants and shapes static, as in the modules of `frontends.load_model`.
     """
     on_cpu = str(target.kind.name) == "llvm"
     with target, PassContext(opt_level=3):
@@ -56,17 +58,17 @@ def lower(module: IRModule, target: Any) -> IRModule:
 
 
 def _graph_passes(module: IRModule, on_cpu: bool) -> list[Any]:
-    """Passes over operators. The order matters: see the comments."""
+    """Passes over operators. Their order matters; see the comments."""
     passes = [
         rewrites.apply([rewrites.FoldNormalisation, rewrites.SpellOut, reshapes.FoldMoves]),
-        # At once, or the dead normalisations are decomposed and compiled to be folded.
+        # Directly afterwards; otherwise TVM compiles the dead normalisations to fold them.
         transform.DeadCodeElimination(),
         transform.DecomposeOpsForInference(),
         transform.FoldConstant(),
         transform.CanonicalizeBindings(),
     ]
     if _has_convolutions(module):
-        # Weights must be folded to constants by now: ConvertLayout crashes on nested calls.
+        # After the weights are folded to constants, because ConvertLayout crashes on nested calls.
         passes += [transform.ConvertLayout(_LAYOUTS), transform.CanonicalizeBindings()]
     mutators: list[type[Any]] = [reshapes.SinkMoves, reshapes.SinkMoves]
     if on_cpu:
@@ -88,15 +90,15 @@ def _loop_passes() -> list[Any]:
         transform.FoldConstant(),
         transform.FuseOps(),
         transform.FuseTIR(),
-        # Now, not in the final build: a reshape is a view, neither tuned nor run.
+        # Here and not in the final build, so that a reshape is a view and not a task.
         transform.RewriteDataflowReshape(),
         transform.DeadCodeElimination(),
-        tvm.transform.module_pass(_forget_patterns, opt_level=0, name="TlmdForgetPatterns"),
+        tvm.transform.module_pass(_remove_patterns, opt_level=0, name="TlmdForgetPatterns"),
     ]
 
 
-def _forget_patterns(module: IRModule, _context: Any) -> IRModule:
-    """Without what fusion noted, equal functions are equal to the database."""
+def _remove_patterns(module: IRModule, _context: Any) -> IRModule:
+    """Remove the attribute of the fusion, so that the database finds equal functions equal."""
     functions = {
         var: func.without_attr("op_pattern") if isinstance(func, tvm.tirx.PrimFunc) else func
         for var, func in module.functions.items()
@@ -113,18 +115,18 @@ def _relax_functions(module: IRModule) -> list[Any]:
 
 
 def _operators(func: Any) -> set[str]:
-    found: set[str] = set()
+    names: set[str] = set()
 
     def visit(expr: Any) -> None:
         if isinstance(expr, relax.Call) and isinstance(expr.op, tvm.ir.Op):
-            found.add(str(expr.op.name))
+            names.add(str(expr.op.name))
 
     relax.analysis.post_order_visit(func, visit)
-    return found
+    return names
 
 
 def extract(lowered: IRModule, target_info: TargetInfo) -> list[Task]:
-    """The tasks of a lowered module; equal computations are one task with their weights summed."""
+    """The tasks of a lowered module. Equal computations become one task with summed weight."""
     tasks: dict[str, Task] = {}
     for var, sites in _calls(lowered).items():
         func = lowered[var]
@@ -139,14 +141,14 @@ def extract(lowered: IRModule, target_info: TargetInfo) -> list[Task]:
 
 
 def as_task(key: str, module: IRModule, name: str, weight: int, target_info: TargetInfo) -> Task:
-    """The task of a TensorIR module with one function `main`; `key` is its `task_id`."""
+    """Build the task of a TensorIR module with one function `main`; `key` is its `task_id`."""
     return Task(key, name, weight, _flops(module), str(tvm.ir.save_json(module)), target_info)
 
 
 def tuning_module(func: Any) -> IRModule:
-    """The module `main` under which MetaSchedule's database knows a function of a model."""
+    """Convert a function of a model to the module by which MetaSchedule's database finds it."""
     normalise = tvm.get_global_func("tvm.s_tir.meta_schedule.normalize_mod")
-    # Given a module instead, it would not name the function, and no record would be found.
+    # Pass a function: TVM would not rename the function of a module, and would find no record.
     module: IRModule = normalise(func)
     return module
 
@@ -166,12 +168,12 @@ def _calls(lowered: IRModule) -> dict[Any, list[Any]]:
 
 
 def _constants(sites: list[Any]) -> tuple[int, ...]:
-    """Which arguments are weights of the model at every call."""
-    found = [
+    """The indices of the arguments that are weights of the model in all calls."""
+    per_call = [
         {i for i, argument in enumerate(call.args[1]) if isinstance(argument, GenericConst)}
         for call in sites
     ]
-    return tuple(sorted(set.intersection(*found)))
+    return tuple(sorted(set.intersection(*per_call)))
 
 
 def _tunable(func: Any) -> bool:
@@ -181,14 +183,14 @@ def _tunable(func: Any) -> bool:
 def _flops(module: IRModule) -> float:
     try:
         return float(estimate_tir_flops(module))
-    except Exception:  # loops of unknown extent: the figure is only shown
+    except Exception:  # a loop has unknown extent; the number is only displayed
         return 0.0
 
 
 def compile_model(lowered: IRModule, target: Any, database: Any | None = None) -> Compiled:
-    """Compile what `lower` gave, with the best record of `database` in every function it knows.
+    """Compile a module of `lower`, with the best record of `database` for each function.
 
-    The executable's `main` takes and returns what the model does (a tuple of tensors).
+    The executable's `main` has the inputs and outputs of the model (a tuple of tensors).
     """
     names = [v.name_hint for v in _calls(lowered) if _tunable(lowered[v])]
     scheduled = lowered
@@ -201,7 +203,7 @@ def compile_model(lowered: IRModule, target: Any, database: Any | None = None) -
 
 
 def _build_pipeline(target: Any) -> Any:
-    """TVM's own pipeline without its second round of fusion, which would undo `lower`."""
+    """TVM's pipeline without its second round of fusion, which would undo `lower`."""
     on_cpu = str(target.kind.name) == "llvm"
     backend = "cpu_generic" if on_cpu else "cuda"
     default = importlib.import_module(f"tvm.relax.backend.{backend}.pipeline")
@@ -210,8 +212,8 @@ def _build_pipeline(target: Any) -> Any:
         from tvm.s_tir import dlight
 
         rules = ("Matmul", "GEMV", "Reduction", "GeneralReduction", "Fallback")
-        found = [getattr(dlight.gpu, rule)() for rule in rules]
-        schedules.append(dlight.ApplyDefaultSchedule(*found))
+        instances = [getattr(dlight.gpu, rule)() for rule in rules]
+        schedules.append(dlight.ApplyDefaultSchedule(*instances))
     return Sequential(
         [
             *default.library_dispatch_passes(target),

@@ -1,6 +1,6 @@
-"""Networks with random weights that are neither residual, mobile nor transformers.
+"""VGG, DenseNet, Inception, the DCGAN generator and GEMM chains, with random weights.
 
-VGG, DenseNet and Inception take float32 images (N, 3, H, W) and return logits (N, 1000); the DCGAN
+VGG, DenseNet and Inception take float32 images (N, 3, H, W) and return logits (N, 1000). The DCGAN
 generator takes noise (N, 100, 1, 1) and returns images (N, 3, 64, 64). The GEMM chains take (M, K).
 """
 
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 
 def vgg16() -> nn.Module:
-    """VGG-16 with the convolutions' biases and no normalisation."""
+    """VGG-16 with biases in the convolutions and without normalisation."""
     layers: list[nn.Module] = []
     cin = 3
     for repeats, width in ((2, 64), (2, 128), (3, 256), (3, 512), (3, 512)):
@@ -27,7 +27,7 @@ def vgg16() -> nn.Module:
 
 
 class _DenseLayer(nn.Module):
-    """Normalise, 1x1 to 128 channels, 3x3 to 32 channels, appended to the input."""
+    """Normalisation, 1x1 to 128 channels, 3x3 to 32 channels, which are appended to the input."""
 
     def __init__(self, cin: int) -> None:
         super().__init__()
@@ -76,7 +76,7 @@ class _Conv(nn.Sequential):
 
 
 class _Branches(nn.Module):
-    """All branches on the same input, concatenated over the channels."""
+    """Runs all branches on the same input and concatenates their channels."""
 
     def __init__(self, *branches: nn.Module) -> None:
         super().__init__()
@@ -131,7 +131,7 @@ def _inception_e(cin: int) -> nn.Module:
 
 
 def inception_v3() -> nn.Module:
-    """Inception V3 without the auxiliary classifier; the paper's images are 299x299."""
+    """Inception V3 without the auxiliary classifier, for images of 299x299."""
     stem = [_Conv(3, 32, 3, 2), _Conv(32, 32, 3), _Conv(32, 64, 3, pad=True), nn.MaxPool2d(3, 2)]
     stem += [_Conv(64, 80, 1), _Conv(80, 192, 3), nn.MaxPool2d(3, 2)]
     reduce_b = _Branches(
@@ -172,7 +172,7 @@ def dcgan() -> nn.Module:
 class Int8Gemm(nn.Module):
     """A chain of int8 GEMMs: int32 accumulation, requantised to int8 between layers.
 
-    Input int8 (M, sizes[0]), output int8 (M, sizes[-1]); `_int_mm` wants M > 16 on some devices.
+    Input int8 (M, sizes[0]), output int8 (M, sizes[-1]). On some devices `_int_mm` needs M > 16.
     """
 
     def __init__(self, sizes: Sequence[int]) -> None:
@@ -180,7 +180,7 @@ class Int8Gemm(nn.Module):
         for index, (k, n) in enumerate(pairwise(sizes)):
             weight = torch.randint(-16, 16, (k, n), dtype=torch.int8)
             self.register_buffer(f"weight{index}", weight)
-        # Keeps random activations inside int8: the products' spread grows with sqrt(k).
+        # Keep random activations in the range of int8: the products grow with sqrt(k).
         self.scales = [1.0 / (8.0 * k**0.5) for k in sizes[:-1]]
 
     def forward(self, x: Tensor) -> Tensor:
@@ -192,7 +192,7 @@ class Int8Gemm(nn.Module):
 
 
 class Gemm(nn.Module):
-    """A chain of linear layers with ReLU between them, in the dtype given; input (M, sizes[0])."""
+    """A chain of linear layers, each followed by ReLU, in `dtype`. Input (M, sizes[0])."""
 
     def __init__(self, sizes: Sequence[int], dtype: torch.dtype = torch.float32) -> None:
         super().__init__()
@@ -205,7 +205,7 @@ class Gemm(nn.Module):
 
 
 def _chain(k: int) -> tuple[int, ...]:
-    """Layer sizes that meet the usual ratios: up by 4, down by 4, by 3/2 and to a half."""
+    """Layer sizes with common ratios: times 4, divided by 4, times 3/2, and half of `k`."""
     return k, 4 * k, k, 3 * k // 2, max(1, k // 2)
 
 

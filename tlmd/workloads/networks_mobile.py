@@ -1,4 +1,4 @@
-"""Depthwise networks with random weights: MobileNet V2 and V3, an EfficientNet-Lite.
+"""Networks with depthwise convolutions and random weights: MobileNet V2 and V3, EfficientNet-Lite.
 
 Inputs are float32 images (N, 3, H, W), outputs float32 logits (N, 1000).
 """
@@ -33,7 +33,7 @@ class _SqueezeExcite(nn.Module):
 
 
 class _InvertedResidual(nn.Module):
-    """1x1 up, depthwise, optional squeeze-and-excite, 1x1 down; a shortcut where shapes allow."""
+    """1x1 up, depthwise, optional squeeze-and-excite, 1x1 down; a shortcut if shapes are equal."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ def _pool() -> list[nn.Module]:
     return [nn.AdaptiveAvgPool2d(1), nn.Flatten()]
 
 
-# expansion, output channels, repeats, stride of the first
+# expansion, output channels, repeats, stride of the first block
 _V2 = (
     (1, 16, 1, 1),
     (6, 24, 2, 2),
@@ -121,7 +121,7 @@ def mobilenet_v3() -> nn.Module:
     return nn.Sequential(*layers, nn.Linear(960, 1280), nn.Hardswish(), nn.Linear(1280, 1000))
 
 
-# expansion, kernel, output channels, repeats, stride of the first
+# expansion, kernel, output channels, repeats, stride of the first block
 _LITE = (
     (1, 3, 16, 1, 1),
     (6, 3, 24, 2, 2),

@@ -1,4 +1,4 @@
-"""Residual convolutional networks with random weights: ResNet and its relatives.
+"""Residual convolutional networks with random weights: ResNet and its variants.
 
 Inputs are float32 images (N, 3, H, W), or videos (N, 3, D, H, W) for `resnet3d18`; outputs are
 float32 logits (N, classes).
@@ -13,13 +13,13 @@ from torch import Tensor, nn
 
 
 def conv_norm(cin: int, cout: int, kernel: int, stride: int = 1, groups: int = 1) -> nn.Sequential:
-    """Convolution without bias and batch normalisation, "same" padding for odd kernels."""
+    """Convolution without bias, then batch normalisation. Odd kernels have "same" padding."""
     conv = nn.Conv2d(cin, cout, kernel, stride, kernel // 2, groups=groups, bias=False)
     return nn.Sequential(conv, nn.BatchNorm2d(cout))
 
 
 class Basic(nn.Module):
-    """Two 3x3 convolutions around a shortcut."""
+    """Two 3x3 convolutions with a shortcut."""
 
     expansion = 1
 
@@ -36,7 +36,7 @@ class Basic(nn.Module):
 
 
 class Bottleneck(nn.Module):
-    """1x1, 3x3 (grouped, `inner` channels), 1x1 around a shortcut."""
+    """1x1, 3x3 (grouped, `inner` channels) and 1x1 convolutions with a shortcut."""
 
     expansion = 4
 
@@ -101,7 +101,7 @@ def resnext50() -> nn.Module:
 
 
 class _RegNetBlock(nn.Module):
-    """Bottleneck without expansion, 3x3 in groups of `group_width` channels."""
+    """A bottleneck without expansion; its 3x3 convolution has groups of `group_width` channels."""
 
     def __init__(self, cin: int, cout: int, stride: int, group_width: int) -> None:
         super().__init__()
@@ -188,7 +188,7 @@ class _Basic3d(nn.Module):
 
 
 def resnet3d18() -> nn.Module:
-    """The video ResNet-18 of 3x3x3 convolutions, 400 classes."""
+    """The video ResNet-18 with 3x3x3 convolutions and 400 classes."""
     stem = nn.Conv3d(3, 64, (3, 7, 7), (1, 2, 2), (1, 3, 3), bias=False)
     layers: list[nn.Module] = [stem, nn.BatchNorm3d(64), nn.ReLU()]
     cin = 64

@@ -1,6 +1,6 @@
 """Transformers from Hugging Face configurations with random weights; nothing is downloaded.
 
-Text models take int64 token ids (N, S) and return the last hidden state (N, S, hidden); the vision
+Text models take int64 token ids (N, S) and return the last hidden state (N, S, hidden). The vision
 transformer takes float32 images (N, 3, H, W) and returns (N, patches + 1, hidden).
 """
 
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 
 class _LastHidden(nn.Module):
-    """A Hugging Face model reduced to one tensor in, one tensor out."""
+    """A Hugging Face model with one input tensor and one output tensor."""
 
     def __init__(self, model: nn.Module, argument: str) -> None:
         super().__init__()
@@ -26,10 +26,10 @@ class _LastHidden(nn.Module):
 
 
 class _Causal(nn.Module):
-    """As `_LastHidden`, with the causal mask spelled out.
+    """Like `_LastHidden`, with an explicit causal mask.
 
-    Given a plain (N, S) mask the library builds the causal one with data-dependent code that does
-    not export; a ready additive mask (1, 1, S, S) is taken as it is.
+    From a plain (N, S) mask the library would build the causal mask with data-dependent code, which
+    cannot be exported. It uses an additive mask (1, 1, S, S) unchanged.
     """
 
     def __init__(self, model: nn.Module, length: int) -> None:
@@ -51,7 +51,7 @@ _EAGER: dict[str, Any] = {"attn_implementation": "eager"}
 
 
 def bert(hidden: int, layers: int, heads: int) -> nn.Module:
-    """BERT without the pooler, feed-forward 4 x hidden, vocabulary 30522."""
+    """BERT without the pooler; feed-forward size 4 x hidden, vocabulary of 30522 words."""
     from transformers import BertConfig, BertModel
 
     config = BertConfig(
@@ -66,7 +66,7 @@ def bert(hidden: int, layers: int, heads: int) -> nn.Module:
 
 
 def gpt2(length: int) -> nn.Module:
-    """GPT-2 (12 layers, 768), without the language-model head."""
+    """GPT-2 (12 layers, hidden 768) without the language-model head."""
     from transformers import GPT2Config, GPT2Model
 
     return _Causal(GPT2Model(GPT2Config(use_cache=False, **_EAGER)), length)
@@ -88,7 +88,7 @@ def llama(length: int) -> nn.Module:
 
 
 def vit(hidden: int, layers: int, heads: int, height: int, width: int) -> nn.Module:
-    """Vision transformer with patches of 16x16 and no pooler."""
+    """Vision transformer with patches of 16x16, without the pooler."""
     from transformers import ViTConfig, ViTModel
 
     config = ViTConfig(

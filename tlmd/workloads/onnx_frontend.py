@@ -1,4 +1,4 @@
-"""Models in ONNX files."""
+"""Loading of models from ONNX files."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from tlmd.errors import BadInput
 from tlmd.types import Shapes
 from tlmd.workloads.sources import (
-    Reference,
+    ReferenceFunction,
     SourceModel,
     first_line,
     import_failure,
@@ -20,6 +20,7 @@ from tlmd.workloads.sources import (
 
 
 def load_onnx(path: Path, shapes: Shapes | None) -> SourceModel:
+    """Load an ONNX file. `shapes` replace open dimensions of the inputs. Raises `BadInput`."""
     if importlib.util.find_spec("onnx") is None:
         raise BadInput("reading .onnx files needs the package onnx; pip install 'tlmd[onnx]'")
     import onnx
@@ -50,7 +51,7 @@ def _onnx_shapes(path: Path, model: Any, shapes: Shapes | None) -> dict[str, lis
             f"{path} has {len(inputs)} inputs ({names}) but {len(shapes)} shapes were given; "
             "give --input-shape once per input"
         )
-    found: dict[str, list[int]] = {}
+    by_name: dict[str, list[int]] = {}
     for index, value in enumerate(inputs):
         dims = [dim.dim_value or dim.dim_param or "?" for dim in value.type.tensor_type.shape.dim]
         given = list(shapes[index]) if shapes is not None else dims
@@ -64,18 +65,18 @@ def _onnx_shapes(path: Path, model: Any, shapes: Shapes | None) -> dict[str, lis
             not isinstance(dim, int) or dim == got for dim, got in zip(dims, given, strict=True)
         )
         if not fits:
-            asked = ",".join(map(str, given))
-            raise BadInput(f"{path}: shape {asked} does not fit input {value.name} ({text})")
-        found[value.name] = [int(dim) for dim in given]
-    return found
+            shape = ",".join(map(str, given))
+            raise BadInput(f"{path}: shape {shape} does not fit input {value.name} ({text})")
+        by_name[value.name] = [int(dim) for dim in given]
+    return by_name
 
 
-def _onnx_reference(model: Any) -> Reference | None:
+def _onnx_reference(model: Any) -> ReferenceFunction | None:
     from onnx.reference import ReferenceEvaluator
 
     try:
         evaluator = ReferenceEvaluator(model)
-    except Exception:  # an operator only TVM knows: nothing to compare with
+    except Exception:  # the evaluator lacks an operator of the model: there is no reference
         return None
 
     def run(*inputs: np.ndarray) -> list[np.ndarray]:

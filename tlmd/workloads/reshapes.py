@@ -1,7 +1,8 @@
-"""Graph rewrites that keep reshapes and transposes out of the loops.
+"""Graph rewrites that keep reshapes and transposes ("moves") out of the loops.
 
-A reshape between a matmul and the arithmetic that follows would stop both from becoming one
-function. Here such moves sink below the arithmetic, where they meet, cancel or turn into views.
+If a reshape stands between a matmul and the arithmetic after it, TVM cannot fuse the two into one
+function. The rewrites here put such moves after the arithmetic, where successive moves can be
+combined, removed or turned into views.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _BINARY = {
 
 
 def static_shape(expr: Any) -> tuple[int, ...] | None:
-    """The shape of a tensor expression, None where it is not known."""
+    """The shape of a tensor expression; None if it is not known."""
     shape = getattr(expr.ty, "shape", None)
     if shape is None or not all(isinstance(s, tirx.IntImm) for s in shape):
         return None
@@ -35,14 +36,14 @@ def static_shape(expr: Any) -> tuple[int, ...] | None:
 
 
 def _order(call: Any, rank: int) -> list[int]:
-    """The axes of a permute_dims."""
+    """The axes of a ``permute_dims`` call."""
     axes = call.attrs.axes
     return [int(a) for a in axes] if axes is not None else list(range(rank))[::-1]
 
 
 @mutator
 class FoldMoves(PyExprMutator):  # type: ignore[misc]
-    """Transposes and reshapes of weights are done here: TVM would compile a kernel for each."""
+    """Computes transposes and reshapes of weights in numpy. TVM would compile a kernel for each."""
 
     def visit_call_(self, call: Any) -> Any:
         call = super().visit_call_(call)
@@ -53,7 +54,7 @@ class FoldMoves(PyExprMutator):  # type: ignore[misc]
         if isinstance(source, relax.Var):
             source = self.lookup_binding(source)
         shape = static_shape(call)
-        # numpy has no bfloat16 or float8 of its own; those few are left to FoldConstant.
+        # numpy has no bfloat16 and float8; FoldConstant computes those.
         if not isinstance(source, GenericConst) or shape is None or dtype_of(call) not in _NUMPY:
             return call
         values = source.value.numpy()
@@ -66,9 +67,9 @@ class FoldMoves(PyExprMutator):  # type: ignore[misc]
 
 @mutator
 class SinkMoves(PyExprMutator):  # type: ignore[misc]
-    """`op(move(x))` becomes `move(op(x))` for element-wise operators; chains of moves collapse.
+    """Rewrites `op(move(x))` to `move(op(x))` for element-wise operators, and combines moves.
 
-    A transpose that moves no element past another counts as a reshape, which costs nothing.
+    A transpose that keeps the order of the elements becomes a reshape, which costs nothing.
     """
 
     def visit_call_(self, call: Any) -> Any:
@@ -92,14 +93,14 @@ class SinkMoves(PyExprMutator):  # type: ignore[misc]
         return self.lookup_binding(expr) if isinstance(expr, relax.Var) else expr
 
     def _reshaped(self, expr: Any) -> Any:
-        """What `expr` is a reshape of, None if it is not one."""
+        """The operand of the reshape `expr`; None if `expr` is not a reshape."""
         value = self._value(expr)
         if op_name(value) != "relax.reshape" or static_shape(value.args[0]) is None:
             return None
         return value.args[0]
 
     def _permuted(self, expr: Any) -> tuple[Any, list[int]]:
-        """What `expr` is a transpose of and its axes, (None, []) if it is not one."""
+        """The operand and the axes of the transpose `expr`; (None, []) if it is not a transpose."""
         value = self._value(expr)
         if op_name(value) != "relax.permute_dims":
             return None, []
@@ -130,12 +131,12 @@ class SinkMoves(PyExprMutator):  # type: ignore[misc]
         return call if source is None else self._permute(self._redo(call, [source]), order)
 
     def _binary(self, call: Any) -> Any:
-        sunk = self._below_transposes(call)
-        if sunk is not None:
-            return sunk
+        rewritten = self._before_transposes(call)
+        if rewritten is not None:
+            return rewritten
         for index in (0, 1):
             source = self._reshaped(call.args[index])
-            # Towards fewer dimensions only, or two operands would push the reshape to and fro.
+            # Only to fewer dimensions; otherwise two reshaped operands could be rewritten forever.
             if source is None or source.ty.ndim >= call.ty.ndim:
                 continue
             if static_shape(call.args[index]) != static_shape(call):
@@ -146,8 +147,8 @@ class SinkMoves(PyExprMutator):  # type: ignore[misc]
                 return relax.op.reshape(self._redo(call, args), static_shape(call))
         return call
 
-    def _below_transposes(self, call: Any) -> Any:
-        """The operator done before the transpose(s) of its operands, None if they differ."""
+    def _before_transposes(self, call: Any) -> Any:
+        """Apply the operator before the transposes of its operands; None if these differ."""
         (left, order), (right, other) = map(self._permuted, call.args)
         if left is not None and right is not None and order == other:
             return self._permute(self._redo(call, [left, right]), order)
@@ -158,7 +159,7 @@ class SinkMoves(PyExprMutator):  # type: ignore[misc]
         return None
 
     def _view(self, other: Any, inner: tuple[int, ...], outer: Any) -> Any:
-        """`other` such that it broadcasts against `inner` as it did against `outer`, or None."""
+        """`other`, reshaped to broadcast with shape `inner` as it does with `outer`; else None."""
         shape = static_shape(other)
         if shape is None:
             return None
@@ -173,6 +174,7 @@ class SinkMoves(PyExprMutator):  # type: ignore[misc]
         return self._emit(self._reshape(other, kept))
 
     def _redo(self, call: Any, args: list[Any]) -> Any:
+        """The same operator with other arguments."""
         return self._emit(relax.Call(call.op, args, call.attrs))
 
     def _emit(self, expr: Any) -> Any:

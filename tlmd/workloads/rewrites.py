@@ -1,7 +1,7 @@
-"""Graph rewrites that TVM's own passes lack, all before operators become loops.
+"""Graph rewrites that TVM's own passes lack. They run before operators become loops.
 
-They fold batch normalisation in numpy (TVM's way compiles one kernel per constant), keep images in
-one layout, and replace functions that LLVM would call once per element.
+They fold batch normalisation in numpy (TVM would compile one kernel per constant), replace
+operators whose layout TVM cannot convert, and replace functions that LLVM calls once per element.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _CONVOLUTIONS = {f"relax.nn.{name}" for name in ("conv1d", "conv2d", "conv3d", "
 
 
 def apply(mutators: list[type[Any]]) -> Any:
-    """A module pass that runs each of the mutators below over every Relax function."""
+    """A module pass that applies each of the `mutators` to all Relax functions."""
 
     def rewrite(mod: IRModule, _ctx: Any) -> IRModule:
         for kind in mutators:
@@ -35,7 +35,7 @@ def apply(mutators: list[type[Any]]) -> Any:
 
 
 def op_name(call: Any) -> str:
-    """The operator's name, empty for anything but a call of an operator."""
+    """The name of the called operator; empty if `call` is not a call of an operator."""
     op = getattr(call, "op", None)
     return str(op.name) if isinstance(op, Op) else ""
 
@@ -47,7 +47,7 @@ def dtype_of(expr: Any) -> str:
 
 @mutator
 class FoldNormalisation(PyExprMutator):  # type: ignore[misc]
-    """Batch normalisation becomes part of the convolution before it, or a multiply and an add."""
+    """Folds batch normalisation into the convolution before it, or into a multiply and an add."""
 
     def prepare(self, func: Any) -> None:
         self.values = relax.analysis.get_var2val(func)
@@ -83,13 +83,13 @@ class FoldNormalisation(PyExprMutator):  # type: ignore[misc]
         return relax.op.add(self.builder_.emit(folded), shifting)
 
     def _fold(self, data: Any, scale: Any) -> Any:
-        """The convolution with scaled weights; None unless it is exact and used only here."""
+        """The convolution with scaled weights; None if others use it or folding is not exact."""
         conv = self._value(data)
         if op_name(conv) not in _CONVOLUTIONS or self.uses[data] > 1:
             return None
         weight, layout = conv.args[1], str(conv.attrs.kernel_layout)
         axis = layout.index("O")
-        # In a grouped transposed convolution O counts the channels of one group only.
+        # In a grouped transposed convolution, O is the number of channels of one group.
         if not isinstance(weight, GenericConst) or weight.value.shape[axis] != scale.size:
             return None
         values = weight.value.numpy() * _along(scale, axis, len(layout))
@@ -99,13 +99,16 @@ class FoldNormalisation(PyExprMutator):  # type: ignore[misc]
 
 
 def _along(values: Any, axis: int, rank: int) -> Any:
-    """A vector as an array of `rank` dimensions that varies along `axis`."""
+    """Reshape a vector to `rank` dimensions, so that it varies along `axis`."""
     return values.reshape([-1 if index == axis else 1 for index in range(rank)])
 
 
 @mutator
 class SpellOut(PyExprMutator):  # type: ignore[misc]
-    """`clip` becomes maximum and minimum (TVM can convert their layouts), small powers products."""
+    """Replaces `clip` by maximum and minimum, and powers of 2 and 3 by products.
+
+    TVM can convert the layouts of maximum and minimum, but not of `clip`.
+    """
 
     def visit_call_(self, call: Any) -> Any:
         call = super().visit_call_(call)
@@ -146,9 +149,10 @@ class SpellOut(PyExprMutator):  # type: ignore[misc]
 
 @mutator
 class VectorMath(PyExprMutator):  # type: ignore[misc]
-    """erf, exp, tanh, sigmoid and softmax as polynomials: LLVM has only scalar calls for them.
+    """Replaces erf, exp, tanh, sigmoid, softmax and functions of them by polynomials.
 
-    For float32 on CPUs; the errors are below 1e-6 of the result's range.
+    LLVM has only scalar calls for them. For float32 on CPUs. The errors are below 1e-6 of the range
+    of the result.
     """
 
     def visit_call_(self, call: Any) -> Any:
@@ -163,7 +167,7 @@ class VectorMath(PyExprMutator):  # type: ignore[misc]
 
 
 def _sigmoid(x: Any) -> Any:
-    # Not 1 / (1 + exp(-x)): tanh saturates, so nothing overflows.
+    # With tanh, which cannot overflow; 1 / (1 + exp(-x)) can.
     half = topi.multiply(x, np.float32(0.5))
     return topi.add(topi.multiply(topi.fast_tanh(half), np.float32(0.5)), np.float32(0.5))
 

@@ -1,4 +1,4 @@
-"""What a loaded model is, whatever it was loaded from."""
+"""The form of a loaded model. It is the same for all kinds of models."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import numpy as np
 
 from tlmd.errors import BadInput
 
-Reference = Callable[..., list[np.ndarray]]
+ReferenceFunction = Callable[..., list[np.ndarray]]
 
 
 @dataclass(frozen=True)
 class InputInfo:
-    """One input: its name, static shape, dtype, and for integers the values it may take.
+    """One input of a model.
 
     Example: ``InputInfo("input_ids", (1, 128), "int64", low=0, high=30000)``.
     """
@@ -23,24 +23,30 @@ class InputInfo:
     name: str
     shape: tuple[int, ...]
     dtype: str
+
     low: int = 0
+    """Lowest value of an integer input."""
+
     high: int = 2
+    """Highest value of an integer input, plus one."""
 
 
 @dataclass(frozen=True)
 class SourceModel:
-    """A model as loaded: Relax `module` with `main`, its inputs, and the original to compare with.
-
-    `reference(*inputs)` takes and returns numpy arrays; None where the original cannot be run.
-    """
+    """A loaded model."""
 
     name: str
+
     module: Any
+    """The Relax module, with the function `main`."""
+
     inputs: tuple[InputInfo, ...]
-    reference: Reference | None
+
+    reference: ReferenceFunction | None
+    """Runs the original model: it takes and returns numpy arrays. None: it cannot be run."""
 
     def random_inputs(self, seed: int) -> list[np.ndarray]:
-        """One array per input: normal floats, integers within the input's range."""
+        """One array per input: normally distributed floats, or integers in the input's range."""
         generator = np.random.default_rng(seed)
         return [_random(info, generator) for info in self.inputs]
 
@@ -55,7 +61,7 @@ def _random(info: InputInfo, generator: np.random.Generator) -> np.ndarray:
 
 
 def numpy_dtype(name: str) -> np.dtype[Any]:
-    """The numpy dtype of a TVM dtype, bfloat16 and the float8 kinds included."""
+    """The numpy dtype of a TVM dtype, including bfloat16 and the float8 types."""
     try:
         return np.dtype(name)
     except TypeError:
@@ -66,7 +72,7 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
 
 
 def input_infos(name: str, module: Any, example: tuple[Any, ...]) -> tuple[InputInfo, ...]:
-    """What `main` takes; `BadInput` where a dimension is still open."""
+    """The inputs of `main`. Raises `BadInput` if a dimension is open."""
     from tvm import tirx
 
     infos = []
@@ -85,14 +91,14 @@ def input_infos(name: str, module: Any, example: tuple[Any, ...]) -> tuple[Input
 
 
 def _range(dtype: str, example: Any) -> tuple[int, int]:
-    """Bounds (high excluded) of random integers, taken from the example where there is one."""
+    """Bounds (high excluded) of random integers: those of the example, if there is one."""
     if not dtype.startswith(("int", "uint")) or example is None or example.numel() == 0:
         return 0, 2
     return int(example.min()), max(int(example.max()) + 1, int(example.min()) + 2)
 
 
 def import_failure(name: str, error: Exception) -> str:
-    """The one line for what an importer of TVM raised."""
+    """The one-line message for an error of a TVM importer."""
     reason = first_line(error)
     for phrase in ("Unsupported function types", "not supported for frontend ONNX:"):
         if phrase in str(error):
@@ -102,6 +108,6 @@ def import_failure(name: str, error: Exception) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """The error in at most 160 characters of one line."""
+    """The first line of the error's text, at most 160 characters."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return (lines[0] if lines else type(error).__name__)[:160]

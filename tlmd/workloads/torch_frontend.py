@@ -1,4 +1,4 @@
-"""Models that PyTorch can run: factories, zoo networks and exported programs (.pt2)."""
+"""Loading of PyTorch models: factories, zoo networks and exported programs (.pt2)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tlmd.errors import BadInput
 from tlmd.types import Shapes
 from tlmd.workloads.archives import load_exported_program
 from tlmd.workloads.sources import (
-    Reference,
+    ReferenceFunction,
     SourceModel,
     first_line,
     import_failure,
@@ -23,9 +23,13 @@ from tlmd.workloads.sources import (
 
 
 def load_factory(spec: str, shapes: Shapes | None) -> SourceModel:
+    """Load the model of a factory ``package.module:function``. Raises `BadInput`.
+
+    The factory returns ``(module, example_inputs)``.
+    """
     module_name, _, attribute = spec.partition(":")
-    shape_of = "it must return (module, example_inputs)"
-    # Like `python -m`: a factory beside the user's script is found.
+    advice = "it must return (module, example_inputs)"
+    # Like `python -m`, so that Python finds a factory in the current folder.
     if str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
     try:
@@ -35,20 +39,20 @@ def load_factory(spec: str, shapes: Shapes | None) -> SourceModel:
         raise BadInput(f"cannot import {spec} ({reason}); give package.module:factory") from error
     except Exception as error:
         reason = first_line(error)
-        raise BadInput(f"importing {module_name} failed ({reason}); mend that module") from error
+        raise BadInput(f"importing {module_name} failed ({reason}); correct that module") from error
     try:
         module, example = factory()
         example = tuple(example) if isinstance(example, (tuple, list)) else (example,)
     except Exception as error:
         reason = f"{type(error).__name__}: {first_line(error)}"
-        raise BadInput(f"factory {spec} failed ({reason}); {shape_of}") from error
+        raise BadInput(f"factory {spec} failed ({reason}); {advice}") from error
     if not callable(getattr(module, "eval", None)):
-        raise BadInput(f"factory {spec} gave a {type(module).__name__}; {shape_of}")
+        raise BadInput(f"factory {spec} returned a {type(module).__name__}; {advice}")
     return from_module(spec, module.eval(), _reshaped(spec, example, shapes))
 
 
 def _reshaped(name: str, example: tuple[Any, ...], shapes: Shapes | None) -> tuple[Any, ...]:
-    """The example inputs in the shapes asked for."""
+    """The example inputs in the shapes `shapes`."""
     if shapes is None:
         return example
     if len(shapes) != len(example):
@@ -65,13 +69,14 @@ def _reshaped(name: str, example: tuple[Any, ...], shapes: Shapes | None) -> tup
 def _filled(value: Any, shape: tuple[int, ...]) -> Any:
     import torch
 
-    # Repeating valid values keeps integers inside the range the model accepts.
+    # Repeat valid values, so that integers stay in the range that the model accepts.
     flat = value.reshape(-1) if value.numel() else torch.zeros(1, dtype=value.dtype)
     count = int(np.prod(shape))
     return flat.repeat(-(-count // flat.numel()))[:count].reshape(shape)
 
 
 def from_module(name: str, module: Any, example: tuple[Any, ...]) -> SourceModel:
+    """Export a torch module with its example inputs and import it into TVM. Raises `BadInput`."""
     import torch
 
     try:
@@ -86,11 +91,12 @@ def from_module(name: str, module: Any, example: tuple[Any, ...]) -> SourceModel
             program = torch.export.export(module, example, strict=False)
     except Exception as error:
         reason = first_line(error)
-        raise BadInput(f"torch.export cannot export {name} ({reason}); mend the model") from error
+        raise BadInput(f"torch.export cannot export {name} ({reason}); change the model") from error
     return _from_program(name, program, example, module)
 
 
 def load_pt2(path: Path, shapes: Shapes | None) -> SourceModel:
+    """Load an exported program. Raises `BadInput`."""
     program = load_exported_program(path)
     example = program.example_inputs[0] if program.example_inputs else ()
     module = program.module()
@@ -99,7 +105,7 @@ def load_pt2(path: Path, shapes: Shapes | None) -> SourceModel:
     ):
         example = _reshaped(str(path), example, shapes)
         return _from_program(path.stem, program, example, module)
-    # Exporting again with other inputs works where the program was exported with dynamic shapes.
+    # Export again with other inputs; this works if the program was exported with dynamic shapes.
     return from_module(str(path), module, _reshaped(str(path), example, shapes))
 
 
@@ -117,7 +123,7 @@ def _from_program(name: str, program: Any, example: tuple[Any, ...], module: Any
     return SourceModel(name, relax, input_infos(name, relax, example), _torch_reference(module))
 
 
-def _torch_reference(module: Any) -> Reference:
+def _torch_reference(module: Any) -> ReferenceFunction:
     def run(*inputs: np.ndarray) -> list[np.ndarray]:
         import torch
 

@@ -1,7 +1,7 @@
 """Operators that TVM's PyTorch importer lacks or imports with the wrong dtype.
 
-Its matrix products always return float32, whatever the operands are; here they return what torch
-returns, accumulated in float32 for the short floating types and in int32 for `_int_mm`.
+The importer's matrix products always return float32. Those of this module return the dtype that
+torch returns; they accumulate float16 and bfloat16 in float32, and `_int_mm` in int32.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from tvm import relax
 
 
 def converters() -> dict[str, Callable[[Any, Any], Any]]:
-    """The map from operator names to converters that `from_exported_program` takes."""
+    """The map from operator names to converters for `from_exported_program`."""
     products = ("mm.default", "bmm.default", "matmul.default", "_int_mm.default")
     return {
         **dict.fromkeys(products, _product),
@@ -27,7 +27,7 @@ def _result_dtype(node: Any) -> str:
 
 
 def _multiply(importer: Any, left: Any, right: Any, dtype: str) -> Any:
-    """The product in the dtype it is accumulated in."""
+    """The matrix product in the dtype of its accumulation."""
     wide = "float32" if dtype in ("float16", "bfloat16") else dtype
     return importer.block_builder.emit(relax.op.matmul(left, right, out_dtype=wide))
 

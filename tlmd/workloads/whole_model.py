@@ -1,7 +1,7 @@
-"""The whole model after tuning: compiled, exported with a program that runs it, and timed.
+"""The whole model after tuning: export it with a program that runs it, and time it.
 
-`python -m tlmd.workloads.whole_model PLAN.json` is the timing process: pinned to the run cores, it
-runs the untuned and the tuned model and PyTorch in turns and prints one line of JSON.
+`python -m tlmd.workloads.whole_model PLAN.json` is the process that times. It is pinned to the run
+cores, runs the untuned model, the tuned model and PyTorch alternately, and prints one line of JSON.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ from typing import Any
 
 import numpy as np
 
-from tlmd import children
+from tlmd import children, wire
 from tlmd.errors import Failed
+from tlmd.types import ModelSpec
 
-RUN_PY = '''"""Run the tuned model; needs tvm and numpy only. Usage: python run.py [inputs.npz]"""
+RUN_PY = '''"""Run the tuned model; needs only tvm and numpy. Usage: python run.py [inputs.npz]"""
 
 import pathlib
 import sys
@@ -61,25 +62,26 @@ if __name__ == "__main__":
     main()
 '''
 
-_FULL_BYTES = 1 << 20  # with less, a linker that fails has run out of disk
+_FULL_BYTES = 1 << 20  # if less disk is free, linking failed because the disk is full
 
 
 @dataclass(frozen=True)
 class WholeModelTimes:
-    """Best of the interleaved runs in milliseconds, and the largest deviation from the original.
-
-    ``pytorch_ms`` is None where the model did not come from PyTorch; ``max_abs_err`` compares the
-    tuned model with the original, or with the untuned model where the original cannot run.
-    """
+    """Times of the best of the interleaved runs in milliseconds, and the error of the outputs."""
 
     untuned_ms: float
     tuned_ms: float
+
     pytorch_ms: float | None
+    """None: not a PyTorch model."""
+
     max_abs_err: float
+    """Largest difference between the outputs of the tuned model and of the original (of the untuned
+    model, if the original cannot be run)."""
 
 
 def export(executable: Any, directory: Path, inputs: tuple[Any, ...]) -> Path:
-    """Write ``model.so`` and ``run.py``; raises `Failed` where linking or writing fails."""
+    """Write ``model.so`` and ``run.py``. Raises `Failed` if linking or writing fails."""
     library = directory / "model.so"
     try:
         executable.export_library(str(library))
@@ -98,19 +100,21 @@ def export(executable: Any, directory: Path, inputs: tuple[Any, ...]) -> Path:
 def measure(
     untuned: Path,
     tuned: Path,
-    source: str,
-    input_shapes: Any,
+    spec: ModelSpec,
     inputs: list[np.ndarray],
     run_cores: tuple[int, ...],
     scratch: Path,
 ) -> WholeModelTimes:
-    """Time both libraries and the original in one pinned process; raises `Failed` if it dies."""
+    """Time both libraries and the original in one process that is pinned to `run_cores`.
+
+    `spec` is the model, which the process loads again to run the original. Raises `Failed` if the
+    process fails, or if outputs of the tuned model are wrong (not finite).
+    """
     np.savez(scratch / "inputs.npz", *inputs)
     plan = {
         "untuned": str(untuned),
         "tuned": str(tuned),
-        "source": source,
-        "input_shapes": input_shapes,
+        "spec": wire.pack(spec).hex(),
         "inputs": str(scratch / "inputs.npz"),
         "cores": list(run_cores),
     }
@@ -129,7 +133,9 @@ def measure(
         raise Failed(f"timing the whole model failed (exit {done.returncode}): {reason}")
     times = WholeModelTimes(**json.loads(lines[-1]))
     if not math.isfinite(times.max_abs_err):
-        raise Failed("the tuned model's outputs are not those of the original; nothing to export")
+        raise Failed(
+            "the tuned model's outputs differ from those of the original; nothing is exported"
+        )
     return times
 
 
@@ -137,8 +143,8 @@ def _main(plan_path: str) -> None:
     plan = json.loads(Path(plan_path).read_text())
     os.sched_setaffinity(0, set(plan["cores"]))
     inputs = list(np.load(plan["inputs"]).values())
-    shapes = plan["input_shapes"] and tuple(map(tuple, plan["input_shapes"]))
-    original, torch_run = _original(plan["source"], shapes, inputs, len(plan["cores"]))
+    spec = wire.unpack(ModelSpec, bytes.fromhex(plan["spec"]))
+    original, torch_run = _original(spec, inputs, len(plan["cores"]))
     untuned, tuned = _virtual_machine(plan["untuned"]), _virtual_machine(plan["tuned"])
     runs: dict[str, Callable[[], Any]] = {
         "untuned": lambda: untuned(inputs),
@@ -154,18 +160,21 @@ def _main(plan_path: str) -> None:
 
 
 def _interleave(runs: dict[str, Callable[[], Any]], budget_s: float = 8.0) -> dict[str, float]:
-    """Best milliseconds of each, in turns; a slow one sits out once it had its share of time."""
+    """Run all alternately, and return the best time of each in milliseconds.
+
+    A slow one is no longer run when it has used its share of the budget.
+    """
     best = dict.fromkeys(runs, float("inf"))
     spent = dict.fromkeys(runs, 0.0)
-    for turn in range(60):
+    for number in range(60):
         for name, run in runs.items():
-            if turn > 1 and spent[name] > budget_s / len(runs):
+            if number > 1 and spent[name] > budget_s / len(runs):
                 continue
-            begin = time.perf_counter()
+            started_at = time.perf_counter()
             run()
-            took = time.perf_counter() - begin
-            spent[name] += took
-            best[name] = min(best[name], took * 1e3)
+            seconds = time.perf_counter() - started_at
+            spent[name] += seconds
+            best[name] = min(best[name], seconds * 1e3)
     return best
 
 
@@ -187,12 +196,15 @@ def _virtual_machine(library: str) -> Callable[[list[np.ndarray]], list[np.ndarr
 
 
 def _original(
-    source: str, shapes: Any, inputs: list[np.ndarray], threads: int
+    spec: ModelSpec, inputs: list[np.ndarray], threads: int
 ) -> tuple[list[np.ndarray] | None, Callable[[], Any] | None]:
-    """The original's outputs, and a function that runs it in PyTorch eager mode."""
-    from tlmd.workloads.frontends import load_model
+    """The outputs of the original, and a function that runs it in PyTorch eager mode.
 
-    model = load_model(source, shapes)
+    The outputs are None if the original cannot be run, the function also if it is an ONNX file.
+    """
+    from tlmd.workloads import frontends
+
+    model = frontends.load(spec)
     if model.reference is None:
         return None, None
     import torch
@@ -200,12 +212,12 @@ def _original(
     torch.set_num_threads(threads)
     reference = model.reference
     outputs = [np.asarray(o) for o in reference(*inputs)]
-    is_torch = not source.endswith(".onnx")
+    is_torch = not spec.name.endswith(".onnx")
     return outputs, (lambda: reference(*inputs)) if is_torch else None
 
 
 def _largest_error(actual: list[np.ndarray], expected: list[np.ndarray]) -> float:
-    """Over all outputs; infinite where one is not finite and the other is something else."""
+    """The largest absolute error; infinite if values differ and one of them is not finite."""
     pairs = zip(actual, expected, strict=True)
     return max((_error(a.astype(np.float64), e.astype(np.float64)) for a, e in pairs), default=0.0)
 

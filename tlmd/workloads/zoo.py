@@ -1,6 +1,6 @@
-"""The zoo: networks that tlmd can build by name, with random weights that are always the same.
+"""The zoo: networks that tlmd can build by name. Their random weights are always the same.
 
-Importing this module loads no torch, so names and shapes are listed fast.
+Importing this module does not load torch, so listing names and shapes is fast.
 """
 
 from __future__ import annotations
@@ -13,39 +13,47 @@ from typing import Any
 from tlmd.errors import BadInput
 
 Shape = tuple[int, ...]
-_VOCABULARY = 30000  # below the smallest vocabulary of the transformers here
+_VOCABULARY = 30000  # below the smallest vocabulary of the zoo's transformers
 
 
 @dataclass(frozen=True, slots=True)
 class ZooEntry:
-    """One network: where it is built, the shape and dtype of its one input.
-
-    `builder` is `module:function` below `tlmd.workloads`, `arguments` its positional arguments;
-    where `sized` is set, the input's dimensions from that index on are passed after them.
-    `free` are the dimensions a user may change.
+    """One network with one input.
 
     Example: ``ZooEntry("resnet18", "networks_residual:resnet18", (1, 3, 224, 224), "float32",
     free=(0, 2, 3))``.
     """
 
     name: str
+
     builder: str
+    """``module:function`` in `tlmd.workloads`."""
+
     shape: Shape
+    """Default shape of the input."""
+
     dtype: str
+    """Dtype of the input."""
+
     free: tuple[int, ...]
+    """Indices of the dimensions that a user may change."""
+
     arguments: tuple[Any, ...] = ()
+    """Positional arguments of the builder."""
+
     sized: int | None = None
+    """If set, the builder also gets the input's dimensions from this index on."""
 
     @property
     def tasks(self) -> int:
-        """How many tasks the network has at its default shape on a CPU."""
+        """The number of tasks of the network with its default shape on a CPU."""
         return _TASKS[self.name]
 
     def make(self, input_shape: Shape | None = None) -> tuple[Any, tuple[Any, ...]]:
-        """The torch module in eval mode and its example inputs, a tuple of one tensor.
+        """Build the torch module in eval mode and its example inputs, a tuple of one tensor.
 
-        The same name and shape give the same weights in every process; torch's random state is
-        left alone. Raises `BadInput` for a shape the network cannot take.
+        The same name and shape give the same weights in every process. torch's random state is not
+        changed. Raises `BadInput` for a shape that the network cannot take.
         """
         import torch
 
@@ -53,12 +61,12 @@ class ZooEntry:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(zlib.crc32(self.name.encode()))
             module = self._build(shape)
-            _settle(module)
+            _initialise(module)
             module = module.eval().requires_grad_(False)
             return module, (self._example(shape),)
 
     def check(self, input_shape: Shape | None) -> Shape:
-        """The input shape to use, the default for None; `BadInput` where it does not fit."""
+        """The input shape to use. None: the default. Raises `BadInput` if it does not fit."""
         if input_shape is None:
             return self.shape
         shape = tuple(input_shape)
@@ -93,8 +101,11 @@ class ZooEntry:
         return torch.randn(shape).to(getattr(torch, self.dtype))
 
 
-def _settle(module: Any) -> None:
-    """Weights that keep the activations' size through deep networks, and statistics to fold."""
+def _initialise(module: Any) -> None:
+    """Set weights that keep the size of activations in deep networks, and random statistics.
+
+    With default statistics, batch normalisation would change nothing.
+    """
     from torch import nn
     from torch.nn.modules.batchnorm import _BatchNorm
     from torch.nn.modules.conv import _ConvNd
@@ -175,7 +186,7 @@ _ENTRIES = (
     _gemm("gemm-bf16", "gemm_bfloat16", "bfloat16"),
 )
 
-# Counted once, because lowering all of them takes minutes; a test counts the small ones again.
+# Counted in advance, because lowering all networks takes minutes. A test checks the small ones.
 _TASKS = {
     "bert-tiny": 14,
     "bert-mini": 14,

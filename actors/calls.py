@@ -1,0 +1,47 @@
+"""Orders as calls of actors: the method that carries out each, and how its answer is read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tlmd import wire
+from tlmd.pipeline.orders import (
+    BaselineOrder,
+    CompareOrder,
+    MeasureOrder,
+    Order,
+    PublishOrder,
+    SwapOrder,
+    Trained,
+    TrainOrder,
+    WriteOrder,
+    Written,
+)
+from tlmd.types import Baseline, Outcome, Published
+
+
+def _outcomes(data: Any) -> tuple[Outcome, ...]:
+    return tuple(wire.unpack(Outcome, one) for one in data)
+
+
+METHODS: dict[type[Any], str] = {
+    WriteOrder: "write",
+    MeasureOrder: "measure",
+    BaselineOrder: "baseline",
+    CompareOrder: "compare",
+}
+_UNPACK: dict[type[Any], Callable[[Any], Any]] = {
+    WriteOrder: lambda data: wire.unpack(Written, data),
+    MeasureOrder: _outcomes,
+    BaselineOrder: lambda data: wire.unpack(Baseline, data),
+    CompareOrder: _outcomes,
+    TrainOrder: lambda data: wire.unpack(Trained, data),
+    PublishOrder: lambda data: wire.unpack(Published, data),
+    SwapOrder: int,
+}
+
+
+def unpack_answer(order: Order, data: Any) -> Any:
+    """The answer that an actor packed."""
+    return _UNPACK[type(order)](data)

@@ -1,0 +1,55 @@
+"""Records and checkpoints for the tests of learning."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from random import Random
+
+from tests import modules
+from tlmd.model import network
+from tlmd.model.checkpoint import Checkpoint
+from tlmd.model.cost_model import CostModel
+from tlmd.space.space import TaskSpace
+from tlmd.types import Candidate, Outcome, Record, Status, Task
+
+GEMM, ADD = modules.gemm(), modules.elementwise()
+
+
+def record(candidate: Candidate, seconds: float, **changes: object) -> Record:
+    """A verified record, or a failure for infinite seconds."""
+    outcome = Outcome(Status.OK, (seconds,), verified=True)
+    if not math.isfinite(seconds):
+        outcome = Outcome(Status.RUN_ERROR)
+    return replace(Record(candidate, outcome, fingerprint="here"), **changes)  # type: ignore[arg-type]
+
+
+def numbered(*seconds: float) -> list[Record]:
+    return [record(Candidate("t", 0, ((i,),)), s) for i, s in enumerate(seconds)]
+
+
+def measured(task: Task, count: int, seed: int = 0) -> list[Record]:
+    """Random candidates; the larger the innermost factors, the faster it pretends to be."""
+    space, rng = TaskSpace(task), Random(seed)
+    found = {c.id: c for c in (space.random(rng) for _ in range(2 * count))}
+    records = []
+    for number, candidate in enumerate(list(found.values())[:count]):
+        inner = math.prod(d[-1] for d in candidate.decisions if len(d) > 1)
+        seconds = math.inf if number % 10 == 9 else 1e-3 / (1 + inner)
+        records.append(record(candidate, seconds, created=float(number)))
+    return records
+
+
+def fresh() -> Checkpoint:
+    return Checkpoint(0, "nano", network.create("nano"), CostModel())
+
+
+def never() -> bool:
+    return False
+
+
+def after(calls: int) -> Callable[[], bool]:
+    """Says stop from the given call on."""
+    left = iter(range(calls))
+    return lambda: next(left, None) is None

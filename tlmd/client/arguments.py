@@ -1,0 +1,31 @@
+"""Types of command line arguments; each raises `argparse.ArgumentTypeError` with one line."""
+
+from __future__ import annotations
+
+import argparse
+import re
+
+_UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}
+
+
+def shape(text: str) -> tuple[int, ...]:
+    try:
+        shape = tuple(int(part) for part in text.split(","))
+    except ValueError:
+        shape = ()
+    if not shape or min(shape) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a shape such as 1,3,224,224")
+    return shape
+
+
+def positive(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of at least 1")
+    return int(text)
+
+
+def duration(text: str) -> float:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text)
+    if not match or float(match[1]) <= 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a time such as 90s, 10m or 2h")
+    return float(match[1]) * _UNITS[match[2]]

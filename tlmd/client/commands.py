@@ -1,0 +1,216 @@
+"""The commands that talk to a daemon. Each command imports heavy packages only when it runs."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tlmd.errors import BadInput
+
+Common = Callable[[argparse.ArgumentParser], None]
+_FOLLOW_S = 0.3
+_LINES = 40
+
+
+def add(commands: Any, common: Common, job: Common) -> None:
+    """Add the parsers of these commands to `commands`.
+
+    `common` adds the options that all commands have; `job` adds the options that describe a job.
+    """
+
+    def command(name: str, text: str, run: Callable[[Any], int]) -> argparse.ArgumentParser:
+        parser: argparse.ArgumentParser = commands.add_parser(name, help=text)
+        common(parser)
+        parser.set_defaults(run=run)
+        return parser
+
+    command("start", "start the daemon in the background", _start)
+    stop = command("stop", "stop the daemon; everything measured is kept", _stop)
+    stop.add_argument("--now", action="store_true", help="do not wait for work in flight")
+    command("status", "show what the daemon is doing", _status)
+    job(command("submit", "give the daemon a model to tune", _submit))
+    command("jobs", "list jobs", _jobs)
+    wait = command("wait", "wait until a job has ended", _wait)
+    cancel = command("cancel", "end a job; everything measured is kept", _cancel)
+    export = command("export", "compile a job's model with its best programs", _export)
+    for parser in (wait, cancel, export):
+        parser.add_argument("job", metavar="JOB")
+    export.add_argument("--out", type=Path, metavar="DIR", required=True)
+    command("pause", "pause the daemon; work in flight is finished", _pause)
+    command("resume", "continue after a pause", _resume)
+    command("watch", "show the daemon's status until Ctrl-C", _watch)
+    logs = command("logs", "print the daemon's log", _logs)
+    logs.add_argument("-f", "--follow", action="store_true")
+    logs.add_argument("-n", type=int, default=_LINES, metavar="LINES")
+    checkpoints = command("checkpoints", "list versions of the TLM, or choose one", _checkpoints)
+    checkpoints.add_argument("action", nargs="?", choices=["promote", "rollback"])
+    checkpoints.add_argument("version", nargs="?", type=int, metavar="V")
+    train = command("train", "train the TLM on a corpus (the paper's campaign)", _train)
+    train.add_argument("--corpus", default="paper", help="'paper' or a file of tasks")
+    train.add_argument("--until-converged", action="store_true", help="end when gains are small")
+    train.add_argument("--trials", type=int, default=0, help="measurements per task, at most")
+
+
+def _state_dir(options: Any) -> Path:
+    from tlmd.state_dir import default_state_dir
+
+    return Path(options.state_dir or default_state_dir()).absolute()
+
+
+def _daemon(options: Any) -> Any:
+    from tlmd.client.lifecycle import connect
+
+    return connect(_state_dir(options))
+
+
+def _print(options: Any, document: Any, text: str) -> int:
+    print(json.dumps(document, indent=1) if options.json else text)
+    return 0
+
+
+def _start(options: Any) -> int:
+    from tlmd import config as configuration
+    from tlmd.client import lifecycle
+
+    configuration.load(options.config)  # report a mistake here and not in the daemon's log
+    state_dir = _state_dir(options)
+    running = lifecycle.running(state_dir)
+    daemon = running or lifecycle.start(state_dir, options.config)
+    facts = {"pid": daemon.pid, "url": daemon.url, "state_dir": str(state_dir)}
+    text = (
+        f"tlmd {'runs already' if running else 'runs'} at {daemon.url} (pid {daemon.pid})\n"
+        f"page   {daemon.url}/?token={daemon.token}\n"
+        f"state  {state_dir}\n"
+        f"log    {lifecycle.log_of(state_dir)}"
+    )
+    return _print(options, facts, text)
+
+
+def _stop(options: Any) -> int:
+    daemon = _daemon(options)
+    daemon.stop(now=options.now)
+    return _print(options, {"stopped": daemon.pid}, "stopped; everything measured is kept")
+
+
+def _status(options: Any) -> int:
+    document = _daemon(options).status()
+    from tlmd.client import views
+
+    return _print(options, document, views.status_text(document))
+
+
+def _submit(options: Any) -> int:
+    from tlmd import config as configuration
+
+    daemon = _daemon(options)
+    config = configuration.load(options.config, {"tune.trials": options.trials})
+    model = options.model
+    if model.endswith((".onnx", ".pt2")):
+        model = str(Path(model).expanduser().absolute())
+        if not Path(model).is_file():
+            raise BadInput(f"no such file: {options.model}; give the path of an existing model")
+    job = daemon.submit(
+        model,
+        input_shape=options.input_shape,
+        target=options.target,
+        trials=config.tune.trials,
+        time_budget=options.time_budget,
+    )
+    return _print(options, {"id": job.id}, f"{job.id}: `tlmd wait {job.id}` waits for it")
+
+
+def _jobs(options: Any) -> int:
+    jobs = _daemon(options).jobs()
+    from tlmd.client import views
+
+    return _print(options, jobs, views.jobs_text(jobs))
+
+
+def _wait(options: Any) -> int:
+    from tlmd.client import views
+
+    job = _daemon(options).job(options.job)
+    document = views.wait(job, quiet=options.json)
+    return _print(options, document, views.job_text(document))
+
+
+def _cancel(options: Any) -> int:
+    _daemon(options).job(options.job).cancel()
+    return _print(options, {"id": options.job, "state": "cancelled"}, f"{options.job} cancelled")
+
+
+def _export(options: Any) -> int:
+    from tlmd.client import terminal
+
+    return terminal.export(_state_dir(options), options.job, options.out, as_json=options.json)
+
+
+def _pause(options: Any) -> int:
+    _daemon(options).pause()
+    return _print(options, {"state": "paused"}, "paused; `tlmd resume` continues")
+
+
+def _resume(options: Any) -> int:
+    _daemon(options).resume()
+    return _print(options, {"state": "running"}, "resumed")
+
+
+def _watch(options: Any) -> int:
+    from tlmd.client import views
+
+    return views.watch(_daemon(options), as_json=options.json)
+
+
+def _logs(options: Any) -> int:
+    from tlmd.client.lifecycle import log_of
+
+    path = log_of(_state_dir(options))
+    if not path.exists():
+        raise BadInput(f"{path} does not exist; `tlmd start` starts a daemon that writes it")
+    with path.open(errors="replace") as file:
+        print("".join(file.readlines()[-options.n :]), end="")
+        while options.follow:
+            line = file.readline()
+            print(line, end="", flush=True)
+            if not line:
+                time.sleep(_FOLLOW_S)
+    return 0
+
+
+def _checkpoints(options: Any) -> int:
+    daemon = _daemon(options)
+    if options.action and options.version is None:
+        raise BadInput(f"no version given; use `tlmd checkpoints {options.action} V`")
+    if options.action:
+        use = daemon.promote if options.action == "promote" else daemon.rollback
+        version = use(options.version)
+        return _print(options, {"version": version}, f"version {version} is in force")
+    checkpoints = daemon.checkpoints()
+    from tlmd.client import views
+
+    return _print(options, checkpoints, views.checkpoints_text(checkpoints))
+
+
+def _train(options: Any) -> int:
+    from tlmd import config as configuration
+
+    configuration.load(options.config)
+    corpus = options.corpus
+    if corpus != "paper":
+        corpus = str(Path(corpus).absolute())
+        if not Path(corpus).is_file():
+            raise BadInput(f"no such file: {options.corpus}; use 'paper' or a file of tasks")
+    from tlmd.client import views
+
+    return views.train(
+        _state_dir(options),
+        options.config,
+        corpus,
+        options.trials,
+        options.until_converged,
+        as_json=options.json,
+    )

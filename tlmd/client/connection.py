@@ -1,0 +1,281 @@
+"""`Daemon` and `Job` talk to a daemon over HTTP on loopback. Imports no heavy packages."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+from urllib.parse import urlsplit
+
+from tlmd.errors import BadInput, Failed, NoDaemon
+from tlmd.types import JobState
+
+if TYPE_CHECKING:
+    import subprocess
+
+    from tlmd.client.export import TuneResult
+    from tlmd.types import Shapes
+
+_TIMEOUT_S = 65.0
+_STOP_S = 120.0
+_POLL_S = 0.1
+
+
+class Daemon:
+    """A running daemon. The end of a ``with`` block stops it, if this process started it.
+
+    Methods raise `NoDaemon` if the daemon does not answer, and `BadInput` or `Failed` with the
+    error message of the daemon.
+    """
+
+    def __init__(
+        self, state_dir: Path, note: dict[str, Any], process: subprocess.Popen[bytes] | None = None
+    ) -> None:
+        self.state_dir = state_dir
+        self.url = str(note["url"])
+        self.pid = int(note["pid"])
+        self.private = bool(note.get("private"))
+        self._process = process
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._process is not None:
+            self.stop()
+
+    @property
+    def token(self) -> str:
+        """The secret that every HTTP call needs."""
+        return (self.state_dir / "token").read_text().strip()
+
+    def status(self) -> dict[str, Any]:
+        """Return the document of ``tlmd status --json``."""
+        document: dict[str, Any] = self.ask("GET", "/v1/status")
+        return document
+
+    def submit(
+        self,
+        model: str = "",
+        *,
+        input_shape: Any = None,
+        target: str = "native",
+        trials: int | None = None,
+        time_budget: float | None = None,
+        corpus: str = "",
+        until_converged: bool = False,
+        tasks: str = "",
+    ) -> Job:
+        """Start a job. It tunes `model` (see `tlmd.tune`), or trains the TLM on `corpus`.
+
+        `trials` is the number of measurements per task (default 16; for a corpus no limit).
+        `time_budget` is in seconds. `tasks` is a file with the tasks of an already lowered model.
+        """
+        document: dict[str, Any] = {
+            "model": model,
+            "input_shapes": as_shapes(input_shape),
+            "target": target,
+            "time_budget": time_budget,
+            "corpus": corpus,
+            "until_converged": until_converged,
+            "cwd": str(Path.cwd()),
+            "tasks": tasks,
+        }
+        if trials is not None:
+            document["trials"] = trials
+        return Job(self, str(self.ask("POST", "/v1/jobs", document)["id"]))
+
+    def job(self, job_id: str) -> Job:
+        """Return the job with this id. Raises `BadInput` if there is none."""
+        self.ask("GET", f"/v1/jobs/{job_id}")
+        return Job(self, job_id)
+
+    def jobs(self) -> list[dict[str, Any]]:
+        """Return all jobs: id, model, state, progress."""
+        documents: list[dict[str, Any]] = self.ask("GET", "/v1/jobs")
+        return documents
+
+    def checkpoints(self) -> list[dict[str, Any]]:
+        """Return all stored versions of the TLM."""
+        documents: list[dict[str, Any]] = self.ask("GET", "/v1/checkpoints")
+        return documents
+
+    def promote(self, version: int) -> int:
+        """Use a version and never delete it. Returns the version in force."""
+        return int(self.ask("POST", f"/v1/checkpoints/{version}/promote")["version"])
+
+    def rollback(self, version: int) -> int:
+        """Use an older version again. Returns the version in force."""
+        return int(self.ask("POST", f"/v1/checkpoints/{version}/rollback")["version"])
+
+    def pause(self) -> None:
+        """Make the daemon give out no more work. Work in flight is finished."""
+        self.ask("POST", "/v1/pause")
+
+    def resume(self) -> None:
+        """Continue after `pause`."""
+        self.ask("POST", "/v1/resume")
+
+    def stop(self, now: bool = False) -> None:
+        """Stop the daemon and wait until its process has ended. Everything measured is kept.
+
+        With `now`, the daemon does not wait for work in flight, which is at most one batch.
+        """
+        try:
+            self.ask("POST", f"/v1/stop?now={'true' if now else 'false'}")
+        except NoDaemon:
+            pass
+        deadline = time.monotonic() + _STOP_S
+        while self._alive():
+            if time.monotonic() > deadline:
+                raise Failed(f"the daemon (pid {self.pid}) does not end; see its log")
+            time.sleep(_POLL_S)
+        if self._process is not None and self._process.stdin is not None:
+            self._process.stdin.close()
+        self._process = None
+
+    def _alive(self) -> bool:
+        if self._process is not None:
+            return self._process.poll() is None
+        return is_alive(self.pid)
+
+    def follow(self, job_id: str) -> Iterator[dict[str, Any]]:
+        """Yield the summary of a job every two seconds, and when it changes, until the job ends."""
+        connection = self._connect()
+        last: dict[str, Any] = {}
+        try:
+            answer = self._request(connection, "GET", f"/v1/jobs/{job_id}/events", None)
+            while line := answer.readline():
+                last = json.loads(line) if line.strip() else last
+                yield last
+        except (OSError, http.client.HTTPException) as error:
+            raise NoDaemon(
+                f"the daemon at {self.url} has ended; `tlmd start` continues its jobs"
+            ) from error
+        finally:
+            connection.close()
+
+    def ask(self, method: str, path: str, document: Any = None) -> Any:
+        """Make one call of the HTTP interface and return the JSON of the answer."""
+        connection = self._connect()
+        try:
+            return json.loads(self._request(connection, method, path, document).read())
+        except (OSError, http.client.HTTPException) as error:
+            raise NoDaemon(f"no daemon answers at {self.url}; `tlmd start` starts one") from error
+        finally:
+            connection.close()
+
+    def _connect(self) -> http.client.HTTPConnection:
+        url = urlsplit(self.url)
+        return http.client.HTTPConnection(url.hostname or "", url.port, timeout=_TIMEOUT_S)
+
+    def _request(
+        self, connection: http.client.HTTPConnection, method: str, path: str, document: Any
+    ) -> http.client.HTTPResponse:
+        headers = {"Authorization": f"Bearer {self.token}", "Content-Type": "application/json"}
+        body = json.dumps(document) if document is not None else None
+        connection.request(method, path, body, headers)
+        answer = connection.getresponse()
+        if answer.status >= 400:
+            raise _error_of(answer)
+        return answer
+
+
+def _error_of(answer: http.client.HTTPResponse) -> BadInput | Failed:
+    try:
+        document = json.loads(answer.read())
+        text, is_bad_input = str(document["error"]), bool(document.get("bad_input"))
+    except (ValueError, KeyError, TypeError):
+        text, is_bad_input = f"the daemon answered HTTP status {answer.status}; see its log", False
+    return BadInput(text) if is_bad_input else Failed(text)
+
+
+class Job:
+    """A job of a daemon."""
+
+    def __init__(self, daemon: Daemon, job_id: str) -> None:
+        self.daemon = daemon
+        self.id = job_id
+
+    def status(self) -> dict[str, Any]:
+        """Return everything about the job: state, progress, tasks with their best µs."""
+        document: dict[str, Any] = self.daemon.ask("GET", f"/v1/jobs/{self.id}")
+        return document
+
+    def wait(
+        self,
+        timeout: float | None = None,
+        progress: Callable[[dict[str, Any]], None] | None = None,
+    ) -> dict[str, Any]:
+        """Block until the job has ended and return its status. Call `progress` at each change.
+
+        Raises `Failed` if the job failed or was cancelled, `TimeoutError` after `timeout` seconds,
+        and `NoDaemon` if the daemon ended first.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        last: dict[str, Any] = {}
+        for document in self.daemon.follow(self.id):
+            if progress is not None and document != last:
+                progress(document)
+            last = document
+            if deadline is not None and time.monotonic() > deadline:
+                raise TimeoutError(f"job {self.id} is not over after {timeout:g} s")
+        if not last or not JobState(last["state"]).is_finished:
+            raise NoDaemon(f"the daemon ended before job {self.id}; `tlmd start` continues the job")
+        if last["state"] != "done":
+            raise Failed(f"job {self.id} {last['state']}: {last['reason'] or 'on request'}")
+        return self.status()
+
+    def cancel(self) -> None:
+        """End the job. Everything measured is kept."""
+        self.daemon.ask("POST", f"/v1/jobs/{self.id}/cancel")
+
+    def export(self, out: str | os.PathLike[str] | None = None) -> TuneResult:
+        """Compile the model with its best programs. Writes the files of `tlmd.tune` to `out`."""
+        from tlmd.client.export import export
+
+        return export(self.daemon.state_dir, self.id, Path(out) if out else None)
+
+
+def find(state_dir: Path) -> Daemon | None:
+    """Return the daemon that runs on a state directory; None if there is none or it has died."""
+    try:
+        note = json.loads((state_dir / "daemon.json").read_text())
+        daemon = Daemon(state_dir, note)
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    if not is_alive(daemon.pid):
+        return None
+    try:
+        daemon.status()
+    except (NoDaemon, Failed, OSError):
+        return None
+    return daemon
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process exists and is not a zombie."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return False
+    return fields[0] != "Z"
+
+
+def as_shapes(shape: Any) -> Shapes | None:
+    """Convert one shape, or one shape per input, to a tuple of shapes."""
+    if shape is None:
+        return None
+    if shape and isinstance(shape[0], int):
+        return (tuple(shape),)
+    return tuple(tuple(dims) for dims in shape)

@@ -1,0 +1,179 @@
+"""From records to files: compile a job's model with its best programs, time it, write it.
+
+This runs in the user's process and reads the record store, so it works with and without a daemon.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tlmd.client import reports
+from tlmd.errors import BadInput, Failed
+from tlmd.measure.cores import plan_cores, slot_lock
+from tlmd.measure.peak import measure_roofline
+from tlmd.measure.program import traffic
+from tlmd.pipeline.jobs import TaskState
+from tlmd.records import job_specs, metaschedule
+from tlmd.records.job_specs import JobSpec
+from tlmd.records.store import RecordStore
+from tlmd.space import target as targets
+from tlmd.space.space import TaskSpace
+from tlmd.types import Task
+from tlmd.workloads import lowering, whole_model
+from tlmd.workloads.corpus import load_tasks
+from tlmd.workloads.preparation import LoweredModel, lower_model
+
+
+@dataclass(frozen=True)
+class TuneResult:
+    """The result of a job."""
+
+    summary: dict[str, Any]
+    """The content of ``summary.json``."""
+
+    out: Path | None
+    """The folder with the written files; None if nothing was written."""
+
+    pytorch_ms: float | None
+    """Time of the original model in PyTorch eager mode on the same cores, in milliseconds. None if
+    it is not a PyTorch model, or if nothing was exported."""
+
+    interrupted: bool
+    """The user stopped the job before its end."""
+
+    limits: tuple[str, ...] = ()
+    """For each task, the limit of which its ``peak_fraction`` is a share: the nearer of ``compute``
+    and ``memory`` (the roofline)."""
+
+
+def export(state_dir: Path, job_id: str, out: Path | None) -> TuneResult:
+    """Compile and write the best programs of a job so far. Raises `BadInput` and `Failed`."""
+    started_at = time.monotonic()
+    check_out(out)
+    with RecordStore(state_dir / "records.sqlite", read_only=True) as store:
+        spec = next((s for s, _ in job_specs.stored(store) if s.id == job_id), None)
+        if spec is None:
+            raise BadInput(f"no job {job_id!r} in {state_dir}; `tlmd jobs` lists them")
+        states = read_states(store, _tasks(spec))
+    if not spec.model:
+        raise BadInput(
+            "a corpus has no model to export; `tlmd checkpoints` lists the checkpoints that it made"
+        )
+    model = lower_model(spec.model_spec, states[0].task.target)
+    return deliver(model, states, state_dir, out, started_at)
+
+
+def _tasks(spec: JobSpec) -> list[Task]:
+    if not spec.tasks:
+        raise Failed(f"the model of job {spec.id} is not lowered yet; wait for it")
+    return load_tasks(Path(spec.tasks))
+
+
+def check_out(out: Path | None) -> None:
+    """Check, before hours of measuring, that results can be written to `out`. Raises `BadInput`."""
+    if out is None:
+        return
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=out):
+            pass
+    except OSError as error:
+        raise BadInput(
+            f"cannot write to --out {out}: {error.strerror}; choose another folder"
+        ) from error
+
+
+def read_states(store: RecordStore, tasks: list[Task]) -> list[TaskState]:
+    """Read the records and the baseline of each task from the store."""
+    return [TaskState(task, store.records(*task.key), store.baseline(*task.key)) for task in tasks]
+
+
+def interrupted(model: str, states: list[TaskState], started_at: float) -> TuneResult:
+    """Return the result of a job that the user stopped: nothing is compiled."""
+    result = reports.Result(model, states[0].task.target, _version(states), states)
+    return TuneResult(result.summary(time.monotonic() - started_at, None), None, None, True)
+
+
+def deliver(
+    model: LoweredModel,
+    states: list[TaskState],
+    state_dir: Path,
+    out: Path | None,
+    started_at: float,
+) -> TuneResult:
+    """Compile, verify, time and write the model. `started_at` is monotonic time in seconds."""
+    target = states[0].task.target
+    result = reports.Result(model.spec.name, target, _version(states), states)
+    cores = plan_cores(run=target.cores).run
+    with _reserved_slot(state_dir, cores):
+        if target.device == "cpu":
+            roofline = measure_roofline(target, cores)
+            result.shares = {
+                row.task.id: roofline.share(traffic(row.task), row.seconds) for row in result.rows()
+            }
+        times, compiled = _compile(model, result, out, cores)
+    document = result.summary(time.monotonic() - started_at, (times, compiled))
+    limits = tuple(result.shares.get(s.task.id, (0.0, ""))[1] for s in states)
+    if out is not None:
+        reports.write(out, document, times.pytorch_ms, limits)
+    return TuneResult(document, out, times.pytorch_ms, False, limits)
+
+
+def _version(states: list[TaskState]) -> int:
+    """Return the newest checkpoint that wrote candidates of these tasks."""
+    return max((r.version for s in states for r in s.own), default=0)
+
+
+@contextmanager
+def _reserved_slot(state_dir: Path, cores: tuple[int, ...]) -> Iterator[None]:
+    """Reserve the run cores for this process: candidates of other jobs wait until the end."""
+    lock = slot_lock(state_dir / "references", cores)
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    with open(lock, "a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _compile(
+    model: LoweredModel, result: reports.Result, out: Path | None, cores: tuple[int, ...]
+) -> tuple[whole_model.WholeModelTimes, lowering.Compiled]:
+    """Export the records, compile the model with them, and time it and the untuned model."""
+    target = targets.tvm_target(result.target)
+    source = model.source
+    with tempfile.TemporaryDirectory(prefix="tlmd-") as scratch_name:
+        scratch = Path(scratch_name)
+        folder = out or scratch / "out"
+        database = _database(folder, result, target)
+        compiled = lowering.compile_model(model.lowered, target, database)
+        if compiled.missing:
+            raise Failed(f"records were not applied to {', '.join(compiled.missing[:5])}")
+        tuned = whole_model.export(compiled.executable, folder, source.inputs)
+        plain = lowering.compile_model(model.lowered, target)
+        untuned = whole_model.export(plain.executable, scratch, source.inputs)
+        times = whole_model.measure(
+            untuned,
+            tuned,
+            model.spec,
+            source.random_inputs(0),
+            cores,
+            scratch,
+        )
+    return times, compiled
+
+
+def _database(folder: Path, result: reports.Result, target: Any) -> Any:
+    database = metaschedule.create(folder)
+    for row in result.rows():
+        trace = metaschedule.UNSCHEDULED
+        if row.record is not None:
+            trace = TaskSpace(row.task).trace_json(row.record.candidate)
+        metaschedule.commit(database, row.task, trace, row.seconds, target)
+    metaschedule.check_written(folder)
+    return database

@@ -1,0 +1,133 @@
+"""`tlmd records`: import and export records as MetaSchedule databases and data set files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from tlmd.errors import BadInput
+from tlmd.records import metaschedule
+from tlmd.records.store import RecordStore
+from tlmd.space import target as targets
+from tlmd.space.importing import candidate_of
+from tlmd.space.space import TaskSpace, module_hash
+from tlmd.types import Candidate, Outcome, Record, Status, TargetInfo, Task, content_hash
+from tlmd.workloads import identity, lowering
+
+DATASET = (".msgpack", ".msgpack.gz")  # any other path is a directory with a MetaSchedule database
+IMPORTED = -1  # version and batch of imported records
+_SAME = ("kind", "mcpu", "mtriple", "arch", "num-cores")
+
+
+def import_records(path: Path, target: str, cores: int, state_dir: Path) -> dict[str, int]:
+    """Add the records of `path` to the store. Returns the counts of tasks, records and skipped.
+
+    MetaSchedule records count as measured on this machine if their target is `target`. They are not
+    verified, so tlmd exports an imported program only after it measured the program itself.
+    """
+    with RecordStore(state_dir / "records.sqlite") as store:
+        if path.name.endswith(DATASET):
+            counts = store.import_dataset(path)
+            return {"tasks": counts.tasks, "records": counts.records, "skipped": 0}
+        tasks, records, skipped = import_database(path, targets.resolve(target, cores))
+        known = {task.id for task in store.tasks()}
+        store.add_tasks(task for task in tasks if task.id not in known)
+        seen = {(r.candidate.id, r.fingerprint) for r in store.all_records()}
+        store.add_records(r for r in records if (r.candidate.id, r.fingerprint) not in seen)
+    return {"tasks": len(tasks), "records": len(records), "skipped": skipped}
+
+
+def export_records(path: Path, state_dir: Path) -> dict[str, int]:
+    """Write the store's best verified programs as a MetaSchedule database. Returns the counts.
+
+    If `path` is a data set file, write all tasks and records of the store to it.
+    """
+    file = state_dir / "records.sqlite"
+    with RecordStore(file, read_only=True) as store:
+        if path.name.endswith(DATASET):
+            counts = store.export_dataset(path)
+            return {"tasks": counts.tasks, "records": counts.records}
+        pairs = [(t, store.best(t.id, t.target.fingerprint)) for t in store.tasks()]
+    best = [(task, record) for task, record in pairs if record is not None]
+    if not best:
+        raise BadInput(f"{file} has no verified program yet; `tlmd tune` measures some")
+    export_database(path, best)
+    return {"tasks": len(best), "records": len(best)}
+
+
+def import_database(
+    directory: Path, target_info: TargetInfo
+) -> tuple[list[Task], list[Record], int]:
+    """Read a MetaSchedule database: its tasks, its records and the number of skipped records.
+
+    Skipped are records that fit no sketch of tlmd, and failed ones, because a program that failed
+    elsewhere may work here. Raises `BadInput` for a damaged database.
+    """
+    spaces: dict[str, TaskSpace] = {}
+    records: dict[tuple[str, str], Record] = {}
+    skipped = 0
+    for entry in metaschedule.read(directory):
+        space = spaces.get(digest := module_hash(entry.module))
+        if space is None:
+            space = spaces[digest] = TaskSpace(_task(entry.module, target_info))
+        usable = entry.seconds is not None and _fits(entry.target, target_info)
+        candidate = candidate_of(space, entry.trace) if usable else None
+        if candidate is None:
+            skipped += 1
+            continue
+        record = _record(candidate, entry, space, target_info)
+        key = candidate.id, record.fingerprint
+        if key not in records or record.outcome.seconds < records[key].outcome.seconds:
+            records[key] = record
+    used = {record.candidate.task_id for record in records.values()}
+    tasks = {s.task.id: s.task for s in spaces.values() if s.task.id in used}
+    return list(tasks.values()), list(records.values()), skipped
+
+
+def export_database(directory: Path, best: Iterable[tuple[Task, Record]]) -> None:
+    """Write programs as a MetaSchedule database that any TVM program can apply."""
+    try:
+        database = metaschedule.create(directory)
+    except OSError as error:
+        raise BadInput(
+            f"cannot write to {directory}: {error.strerror}; choose another folder"
+        ) from error
+    for task, record in best:
+        trace = TaskSpace(task).trace_json(record.candidate)
+        target = targets.tvm_target(task.target)
+        metaschedule.commit(database, task, trace, record.outcome.seconds, target)
+    metaschedule.check_written(directory)
+
+
+def _task(module: Any, target_info: TargetInfo) -> Task:
+    key = identity.task_id(module)
+    normal = lowering.tuning_module(module["main"])
+    return lowering.as_task(key, normal, f"imported_{key[2:10]}", 1, target_info)
+
+
+def _fits(target: Any, info: TargetInfo) -> bool:
+    """Whether the record's target is of the kind of `info`, so that it can fit its sketches."""
+    return target is None or str(target.kind.name) == json.loads(info.spec).get("kind")
+
+
+def _record(candidate: Candidate, entry: Any, space: TaskSpace, info: TargetInfo) -> Record:
+    return Record(
+        candidate,
+        Outcome(Status.OK, (entry.seconds,)),
+        version=IMPORTED,
+        batch=IMPORTED,
+        fingerprint=_machine(entry.target, info),
+        module_hash=module_hash(space.finish(candidate).mod),
+    )
+
+
+def _machine(target: Any, info: TargetInfo) -> str:
+    """The fingerprint of `info`. If the record names another target, another fingerprint."""
+    if target is None:
+        return info.fingerprint
+    theirs, ours = json.loads(str(target)), json.loads(info.spec)
+    if all(theirs.get(key) in (None, "", ours.get(key)) for key in _SAME):
+        return info.fingerprint
+    return content_hash({key: str(theirs.get(key)) for key in _SAME})[:16]

@@ -1,0 +1,123 @@
+"""Start a daemon in the background, and find a running daemon."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tlmd import children
+from tlmd.client.connection import Daemon, find
+from tlmd.errors import Failed, NoDaemon
+from tlmd.state_dir import make_state_dir
+
+_START_S = 60.0
+_POLL_S = 0.05
+_TAIL_BYTES = 4000
+
+
+def start(
+    state_dir: Path,
+    config: Path | None = None,
+    flags: Mapping[str, Any] | None = None,
+    ownership: str = "",
+) -> Daemon:
+    """Start a daemon and wait until it answers (about a second; its actors take longer).
+
+    `flags` are dotted keys of the configuration. `ownership` is "owned" (the daemon ends with this
+    process, even if this process is killed), "private" (like owned, and the daemon serves one job
+    only) or empty (the daemon runs until it is stopped). Raises `Failed` with the daemon's message.
+    """
+    process = launch(state_dir, config, flags, ownership)
+    return wait_for(state_dir, process)
+
+
+def launch(
+    state_dir: Path,
+    config: Path | None = None,
+    flags: Mapping[str, Any] | None = None,
+    ownership: str = "",
+) -> subprocess.Popen[bytes]:
+    """Start the process of a daemon and return at once; see `start`."""
+    state_dir = make_state_dir(state_dir).absolute()
+    (state_dir / "logs").mkdir(exist_ok=True)
+    command = [sys.executable, "-m", "tlmd.cli", "serve", "--state-dir", str(state_dir)]
+    if config is not None:
+        command += ["--config", str(Path(config).absolute())]
+    if ownership:
+        command += ["--ownership", ownership]
+    settings = {_variable(key): str(value) for key, value in (flags or {}).items()}
+    with open(log_of(state_dir), "ab") as log:
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE if ownership else subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env=children.environment(**settings),
+            start_new_session=True,  # Ctrl-C goes to the command only; the command stops the daemon
+            cwd="/",
+        )
+
+
+def wait_for(state_dir: Path, process: subprocess.Popen[bytes]) -> Daemon:
+    """Wait until the daemon that `launch` started answers, and return it. Raises `Failed`."""
+    state_dir = Path(state_dir).absolute()
+    deadline = time.monotonic() + _START_S
+    while time.monotonic() < deadline:
+        daemon = find(state_dir)
+        if daemon is not None and daemon.pid == process.pid:
+            owned = process if process.stdin is not None else None
+            return Daemon(
+                state_dir,
+                {"url": daemon.url, "pid": daemon.pid, "private": daemon.private},
+                owned,
+            )
+        if process.poll() is not None:
+            raise Failed(_start_error(state_dir))
+        time.sleep(_POLL_S)
+    process.terminate()
+    raise Failed(f"the daemon does not answer; see {log_of(state_dir)}")
+
+
+def running(state_dir: Path) -> Daemon | None:
+    """Return the daemon that takes jobs for a state directory, or None.
+
+    Raises `Failed` if a private daemon runs there, which serves one job only.
+    """
+    daemon = find(Path(state_dir).absolute())
+    if daemon is not None and daemon.private:
+        raise Failed(f"the state directory {daemon.state_dir} is in use by pid {daemon.pid}")
+    return daemon
+
+
+def connect(state_dir: Path) -> Daemon:
+    """Return the daemon of a state directory. Raises `NoDaemon`."""
+    daemon = find(Path(state_dir).absolute())
+    if daemon is None:
+        raise NoDaemon(f"no daemon runs on {state_dir}; `tlmd start` starts one")
+    return daemon
+
+
+def log_of(state_dir: Path) -> Path:
+    """The path of the daemon's log."""
+    return state_dir / "logs" / "daemon.log"
+
+
+def _variable(key: str) -> str:
+    """The environment variable for a dotted key of the configuration."""
+    return f"TLMD_{key.upper().replace('.', '__')}"
+
+
+def _start_error(state_dir: Path) -> str:
+    """The line of the log in which the daemon says why it did not start."""
+    try:
+        tail = log_of(state_dir).read_bytes()[-_TAIL_BYTES:].decode(errors="replace")
+    except OSError:
+        tail = ""
+    lines = [line for line in tail.splitlines() if line.startswith("tlmd: ")]
+    if lines:
+        return lines[-1].removeprefix("tlmd: ")
+    return f"the daemon did not start; see {log_of(state_dir)}"

@@ -1,0 +1,84 @@
+"""The line on a terminal that shows the progress of a job."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+WIDE = 100  # columns that the full table needs
+STOPPED = "tlmd: stopped; everything measured is kept, the same command continues"
+_PLAIN_EVERY_S = 30.0
+
+
+class LiveLine:
+    """A live line with the progress of a job. Without a terminal it prints a line every 30 s."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._bar = _bar(console)
+        self._task = self._bar.add_task("starting", total=None, detail="")
+        self._printed_at = time.monotonic()
+        self._ending = ""
+
+    def __enter__(self) -> LiveLine:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._bar.stop()
+
+    def stage(self, text: str) -> None:
+        """Show `text` as the current stage of the job."""
+        self._bar.update(self._task, description=text, detail="", total=None)
+
+    def stopping(self) -> None:
+        """Show that the user asked to stop. A signal handler calls this, so it draws nothing."""
+        self._ending = "stopping after this batch, "
+
+    def progress(self, p: Any) -> None:
+        """Show the progress `p` (`pipeline.Progress`)."""
+        task = f" {p.task[:24]}" if self._console.width >= WIDE else ""
+        self._bar.update(
+            self._task,
+            description=f"{self._ending}measuring{task}",
+            completed=p.measured,
+            total=max(p.planned, p.measured),
+            detail=detail_line(p),
+        )
+        if not self._console.is_terminal and time.monotonic() - self._printed_at > _PLAIN_EVERY_S:
+            self._printed_at = time.monotonic()
+            print(f"tlmd: {detail_line(p)}", file=self._console.file, flush=True)
+
+
+def _bar(console: Console) -> Progress:
+    bar = [BarColumn(20)] if console.width >= WIDE else []
+    return Progress(
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        *bar,
+        TextColumn("{task.fields[detail]}"),
+        TimeElapsedColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+        # The output of libraries belongs in the log, not above the bar.
+        redirect_stdout=False,
+        redirect_stderr=False,
+    )
+
+
+def detail_line(p: Any, finished: bool = False) -> str:
+    """Format tasks done, candidates per second, best time and speed-up, and time left."""
+    rate = p.measured_now / p.elapsed_s if p.elapsed_s > 0 else 0.0
+    left = (p.planned - p.measured) / rate if rate > 0 else 0.0
+    gain = p.baseline_s / p.estimate_s if p.estimate_s > 0 else 0.0
+    failed = f" ({p.failed} failed)" if p.failed else ""
+    text = f"{p.done}/{p.total} tasks, {p.measured} measured{failed}"
+    if not finished:
+        text += f", {rate:.1f}/s"
+    if gain:
+        text += f", {p.estimate_s * 1e3:.3g} ms ({gain:.1f}x)"
+    return text if finished or not p.planned else f"{text}, {left:.0f} s left"

@@ -1,0 +1,200 @@
+"""Results of a job: ``summary.json`` with exactly the documented keys, and ``report.html``."""
+
+from __future__ import annotations
+
+import html
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tlmd.errors import Failed
+from tlmd.pipeline.jobs import TaskState
+from tlmd.types import Record, TargetInfo, Task
+from tlmd.units import microseconds
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class TaskResult:
+    """One task of the result."""
+
+    task: Task
+
+    record: Record | None
+    """The exported program. None: the model keeps TVM's default schedule."""
+
+    untuned: float
+    """Seconds of TVM's default schedule; infinite if unknown."""
+
+    trials: int
+    """Number of measurements."""
+
+    @property
+    def seconds(self) -> float:
+        """The time of the exported program."""
+        return self.record.outcome.seconds if self.record else self.untuned
+
+
+@dataclass
+class Result:
+    """The results of a finished job."""
+
+    model: str
+    target: TargetInfo
+    checkpoint: int
+    states: list[TaskState]
+
+    shares: dict[str, tuple[float, str]] = field(default_factory=dict)
+    """For each task id, the share of the nearer roofline limit that its program reaches, and the
+    name of this limit. Empty: not measured."""
+
+    def rows(self) -> list[TaskResult]:
+        """The exported program of each task: the best verified one if it beats the default."""
+        rows = []
+        for state in self.states:
+            untuned = state.baseline.seconds if state.baseline else math.inf
+            best = state.best
+            if best is not None and best.outcome.seconds > untuned:
+                best = None
+            rows.append(TaskResult(state.task, best, untuned, state.trials))
+        return rows
+
+    def summary(self, wall_s: float, whole: tuple[Any, Any] | None) -> dict[str, Any]:
+        """The document of ``summary.json``. `whole` is the times and the compiled model."""
+        records = [r for s in self.states for r in s.records]
+        return {
+            "schema": SCHEMA,
+            "model": self.model,
+            "target": self.target.spec,
+            "checkpoint": self.checkpoint,
+            "wall_s": round(wall_s, 3),
+            "measured": sum(s.trials for s in self.states),
+            "failed": sum(not r.outcome.ok for r in records),
+            "tasks": [self._task(row) for row in self.rows()],
+            "e2e": _whole(*whole) if whole else None,
+        }
+
+    def _task(self, row: TaskResult) -> dict[str, Any]:
+        share = self.shares.get(row.task.id, (None, ""))[0]
+        return {
+            "name": row.task.name,
+            "weight": row.task.weight,
+            "flops": row.task.flops,
+            "untuned_us": microseconds(row.untuned),
+            "best_us": microseconds(row.seconds),
+            "trials": row.trials,
+            "peak_fraction": None if share is None else round(share, 4),
+            # Tuned programs are verified against the default schedule, so it counts as verified.
+            "verified": row.record is not None or math.isfinite(row.untuned),
+            "version": row.record.version if row.record else None,
+        }
+
+
+def _whole(times: Any, compiled: Any) -> dict[str, Any]:
+    return {
+        "untuned_ms": round(times.untuned_ms, 4),
+        "tuned_ms": round(times.tuned_ms, 4),
+        "max_abs_err": times.max_abs_err,
+        "functions": compiled.functions,
+        "functions_with_record": compiled.functions_with_record,
+    }
+
+
+def write(
+    out: Path, document: dict[str, Any], pytorch_ms: float | None, limits: Sequence[str]
+) -> None:
+    """Write ``summary.json`` and ``report.html`` to `out`. Raises `Failed` on a full disk."""
+    try:
+        (out / "summary.json").write_text(json.dumps(document, indent=1) + "\n")
+        (out / "report.html").write_text(_page(document, pytorch_ms, limits))
+    except OSError as error:
+        raise Failed(f"cannot write the results to {out}: {error.strerror}") from error
+
+
+def gflops(task: dict[str, Any]) -> float:
+    """GFLOP/s of a task of the summary."""
+    return float(task["flops"] / task["best_us"] / 1e3) if task["best_us"] else 0.0
+
+
+def verification_label(task: dict[str, Any]) -> str:
+    """The text for "verified" in the reports: yes, default (TVM's schedule) or failed."""
+    if not task["verified"]:
+        return "failed"
+    return "default" if task["version"] is None else "yes"
+
+
+def speed_up(task: dict[str, Any]) -> float:
+    """Untuned time divided by tuned time of a task of the summary; 0 if one is unknown."""
+    return task["untuned_us"] / task["best_us"] if task["untuned_us"] and task["best_us"] else 0.0
+
+
+_STYLE = """
+body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 62rem; color: #1b2733; }
+table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
+th, td { text-align: right; padding: .3rem .6rem; border-bottom: 1px solid #dde3ea; }
+td { white-space: nowrap; }
+th:first-child, td:first-child { text-align: left; white-space: normal; overflow-wrap: anywhere; }
+.bar { background: #d5e6f7; height: .7rem; } .bar span { background: #2b6cb0; display: block;
+height: 100%; } .big { font-size: 1.6rem; } dt { float: left; width: 9rem; color: #5a6b7b; }
+"""
+
+
+def of_limit(task: dict[str, Any], limit: str) -> str:
+    """The text for "of limit" in the reports: a task's share of the nearer roofline limit."""
+    share = task["peak_fraction"]
+    return f"{share:.0%} {limit}".rstrip() if share is not None else "?"
+
+
+def _page(document: dict[str, Any], pytorch_ms: float | None, limits: Sequence[str]) -> str:
+    whole = document["e2e"]
+    ratio = whole["untuned_ms"] / whole["tuned_ms"]
+    facts = [
+        ("untuned", f"{whole['untuned_ms']:.2f} ms"),
+        ("PyTorch eager", f"{pytorch_ms:.2f} ms" if pytorch_ms else "not measured"),
+        ("tuned", f"{whole['tuned_ms']:.2f} ms"),
+        ("largest error", f"{whole['max_abs_err']:.1e}"),
+        ("records applied", f"{whole['functions_with_record']} of {whole['functions']}"),
+        ("measured", f"{document['measured']} ({document['failed']} failed)"),
+        ("wall clock", f"{document['wall_s']:.0f} s"),
+        ("target", document["target"]),
+    ]
+    listed = "".join(f"<dt>{html.escape(k)}</dt><dd>{html.escape(v)}</dd>" for k, v in facts)
+    pairs = zip(document["tasks"], limits, strict=True)
+    ordered = sorted(pairs, key=lambda pair: _share(pair[0]), reverse=True)
+    rows = "".join(_row(task, limit) for task, limit in ordered)
+    return (
+        f"<!doctype html><html lang=en><meta charset=utf-8><title>{html.escape(document['model'])}"
+        f" tuned by tlmd</title><style>{_STYLE}</style><h1>{html.escape(document['model'])}</h1>"
+        f"<p class=big>{ratio:.1f} times faster than untuned</p><dl>{listed}</dl><table><tr>"
+        "<th>task<th>weight<th>untuned &micro;s<th>tuned &micro;s<th>speed-up<th>GFLOP/s"
+        f"<th>of limit<th>trials<th>verified</tr>{rows}</table><p>Of limit: the share of the run "
+        "cores' measured peak that a program reaches. The peak is the multiply-add speed (compute) "
+        "or the memory bandwidth (memory), the one that limits the program more. The share can be "
+        "above 100 % because LLVM simplifies some arithmetic and small buffers stay in the caches."
+        "</p></html>\n"
+    )
+
+
+def _share(task: dict[str, Any]) -> float:
+    return float(task["weight"] * (task["best_us"] or 0))
+
+
+def _row(task: dict[str, Any], limit: str) -> str:
+    share = task["peak_fraction"]
+    bar = f"<div class=bar><span style='width:{min(share or 0, 1):.0%}'></span></div>"
+    cells = [
+        html.escape(task["name"]),
+        str(task["weight"]),
+        f"{task['untuned_us'] or math.nan:.1f}",
+        f"{task['best_us'] or math.nan:.1f}",
+        f"{speed_up(task):.1f}",
+        f"{gflops(task):.1f}",
+        f"{bar}{of_limit(task, limit)}",
+        str(task["trials"]),
+        verification_label(task),
+    ]
+    return "<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>"

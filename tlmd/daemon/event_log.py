@@ -1,0 +1,48 @@
+"""The daemon's trace of events, each with its time, in memory and in a file."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+_log = logging.getLogger("tlmd")
+_KEPT = 2000
+_LARGE = 16 << 20  # bytes; a larger file is emptied when the daemon starts
+_LOGGED = {"joined", "left", "job", "published", "refused", "training_failed", "publish_failed"}
+_LOGGED |= {"write_failed", "slot_failed", "training_lost"}
+
+
+class EventLog:
+    """Keeps events, which are dictionaries with ``time`` (seconds since the epoch) and ``kind``.
+
+    If the disk is full, lines of the file are lost, but the daemon continues. Not thread-safe.
+    """
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        large = path.exists() and path.stat().st_size > _LARGE
+        self._file = path.open("w" if large else "a", buffering=1)
+        self.events: deque[dict[str, Any]] = deque(maxlen=_KEPT)
+        self.counts: dict[str, int] = {}
+
+    def emit(self, kind: str, **facts: Any) -> None:
+        """Add an event. The daemon's log has the important kinds, or all with ``--verbose``."""
+        event = {"time": round(time.time(), 4), "kind": kind, **facts}
+        self.events.append(event)
+        self.counts[kind] = self.counts.get(kind, 0) + 1
+        level = logging.INFO if kind in _LOGGED else logging.DEBUG
+        if _log.isEnabledFor(level):
+            text = " ".join(f"{k}={v}" for k, v in facts.items() if v != "")
+            _log.log(level, "%s %s", kind, text)
+        try:
+            self._file.write(json.dumps(event) + "\n")
+        except (OSError, ValueError):
+            return
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()

@@ -1,0 +1,194 @@
+"""Manages the jobs of a daemon: lowers their models, gives them to the pipeline, stores them."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from tlmd.daemon import jobs as job_views
+from tlmd.daemon.event_log import EventLog
+from tlmd.daemon.task_extraction import ExtractionRequest, TaskExtractor
+from tlmd.errors import BadInput, TlmdError
+from tlmd.pipeline.jobs import TuningJob
+from tlmd.pipeline.loop import Pipeline
+from tlmd.records import job_specs
+from tlmd.records.job_specs import JobSpec
+from tlmd.records.store import RecordStore
+from tlmd.types import JobState, Task
+from tlmd.workloads.corpus import load_tasks, save_tasks
+
+_log = logging.getLogger("tlmd")
+
+
+class JobManager:
+    """The jobs of one state directory. Not thread-safe: only the pipeline's thread may use it.
+
+    Child processes lower the models. For each one a thread waits, which sends the tasks to the
+    pipeline's thread through `call`. `request_of` returns how the model of a job is lowered. Jobs
+    wait until `attach` gives them to the pipeline.
+    """
+
+    def __init__(
+        self,
+        state_dir: Path,
+        store: RecordStore,
+        event_log: EventLog,
+        call: Callable[[Callable[[], Any]], Any],
+        request_of: Callable[[JobSpec], ExtractionRequest],
+    ) -> None:
+        self._state_dir = state_dir
+        self._store = store
+        self._event_log = event_log
+        self._call = call
+        self._request_of = request_of
+        self._specs: dict[str, tuple[JobSpec, JobState]] = {}
+        self._waiting: dict[str, tuple[TuningJob, list[Task]]] = {}
+        self._extractors: dict[str, TaskExtractor] = {}
+        self._pipeline: Pipeline | None = None
+
+    def open(self, resume: bool) -> None:
+        """Read the stored jobs. Unfinished ones continue if `resume`; else they are cancelled."""
+        for spec, state in job_specs.stored(self._store):
+            self._specs[spec.id] = spec, state
+            if not state.is_finished and resume:
+                self.begin(spec)
+            elif not state.is_finished:
+                self._set(job_specs.ended(spec, "its command was interrupted"), JobState.CANCELLED)
+
+    def attach(self, pipeline: Pipeline) -> None:
+        """Give the waiting jobs to the pipeline, which has now started."""
+        self._pipeline = pipeline
+        for job, tasks in self._waiting.values():
+            pipeline.add_job(job, tasks)
+        self._waiting.clear()
+
+    def begin(self, spec: JobSpec) -> None:
+        """Start a job: read its tasks from its file, or lower its model in a child process."""
+        self._set(spec, JobState.PREPARING)
+        self._add(job_views.to_job(spec), [])
+        if spec.tasks and Path(spec.tasks).exists():
+            try:
+                self._add_last(spec, load_tasks(Path(spec.tasks)))
+                return
+            except BadInput as error:
+                _log.warning("%s; lowering the model again", error)
+        extractor = self._extractors[spec.id] = TaskExtractor(
+            self._state_dir / "logs" / "extraction.log"
+        )
+        threading.Thread(
+            target=self._extract, args=(spec, extractor), name="extraction", daemon=True
+        ).start()
+
+    def cancel(self, job_id: str) -> None:
+        """End a job. Raises `BadInput` if there is no such job."""
+        spec, state = self._find(job_id)
+        if not state.is_finished:
+            self._drop(job_id, JobState.CANCELLED, "")
+            self._set(job_specs.ended(spec), JobState.CANCELLED)
+
+    def keep(self) -> None:
+        """Store the new states of the jobs in the pipeline."""
+        for job in self._pipeline.jobs.values() if self._pipeline else ():
+            spec, state = self._specs[job.id]
+            if job.state is not state and not state.is_finished:
+                self._set(
+                    job_specs.ended(spec, job.reason) if job.state.is_finished else spec, job.state
+                )
+
+    def summaries(self) -> list[dict[str, Any]]:
+        """The summaries of all jobs, which `tlmd jobs` shows."""
+        now = time.monotonic()
+        return [
+            job_views.summary(s, state, self._job(s.id), now) for s, state in self._specs.values()
+        ]
+
+    def detail(self, job_id: str) -> dict[str, Any]:
+        """Everything about a job. Raises `BadInput` if there is no such job."""
+        spec, state = self._find(job_id)
+        return job_views.detail(spec, state, self._job(job_id), time.monotonic())
+
+    def close(self, error: str) -> None:
+        """Stop lowering models. If the daemon failed with `error`, show unfinished jobs as failed.
+
+        Their stored state stays unfinished, so that the next daemon continues them.
+        """
+        for extractor in self._extractors.values():
+            extractor.cancel()
+        for spec, state in list(self._specs.values()) if error else ():
+            if not state.is_finished:
+                self._specs[spec.id] = replace(spec, reason=error), JobState.FAILED
+
+    def _extract(self, spec: JobSpec, extractor: TaskExtractor) -> None:
+        """Lower the model and send its tasks to the pipeline's thread. Runs in its own thread."""
+        tasks: list[Task] = []
+
+        def on_tasks(new: list[Task]) -> None:
+            tasks.extend(new)
+            if spec.corpus:  # a corpus takes long: measure the first tasks already
+                self._call(lambda: self._extend(spec.id, new))
+
+        try:
+            extractor.run(self._request_of(spec), spec.cwd, on_tasks)
+            path = self._state_dir / "jobs" / f"{spec.id}.tasks"
+            save_tasks(path, tasks)
+            self._call(lambda: self._add_last(replace(spec, tasks=str(path)), tasks))
+        except Exception as error:
+            if not isinstance(error, TlmdError):
+                _log.exception("lowering the model of job %s failed", spec.id)
+            reason = str(error)
+            self._call(lambda: self._reject(spec.id, reason))
+
+    def _extend(self, job_id: str, tasks: list[Task]) -> None:
+        job = self._job(job_id)
+        if job is not None and not job.state.is_finished:
+            self._add(job, tasks)
+
+    def _add(self, job: TuningJob, tasks: list[Task]) -> None:
+        self._store.add_tasks(tasks)
+        if self._pipeline is None:
+            self._waiting.setdefault(job.id, (job, []))[1].extend(tasks)
+        else:
+            self._pipeline.add_job(job, tasks)
+
+    def _add_last(self, spec: JobSpec, tasks: list[Task]) -> None:
+        """Add the last tasks of a job: from now on, all of its tasks are known."""
+        self._extractors.pop(spec.id, None)
+        job = self._job(spec.id)
+        if job is None or self._specs[spec.id][1].is_finished:
+            return
+        job.all_tasks_known = True
+        self._add(job, tasks)
+        self._set(spec, JobState.RUNNING)
+
+    def _reject(self, job_id: str, reason: str) -> None:
+        spec, state = self._specs[job_id]
+        if not state.is_finished:
+            self._drop(job_id, JobState.FAILED, reason)
+            self._set(job_specs.ended(spec, reason), JobState.FAILED)
+            self._event_log.emit("job", job=job_id, state="failed", reason=reason)
+
+    def _drop(self, job_id: str, state: JobState, reason: str) -> None:
+        if job_id in self._extractors:
+            self._extractors.pop(job_id).cancel()
+        self._waiting.pop(job_id, None)
+        if self._pipeline is not None and job_id in self._pipeline.jobs:
+            self._pipeline.cancel(job_id, state, reason)
+
+    def _set(self, spec: JobSpec, state: JobState) -> None:
+        self._specs[spec.id] = spec, state
+        job_specs.save(self._store, spec, state)
+
+    def _find(self, job_id: str) -> tuple[JobSpec, JobState]:
+        if job_id not in self._specs:
+            raise BadInput(f"no job {job_id!r}; `tlmd jobs` lists them")
+        return self._specs[job_id]
+
+    def _job(self, job_id: str) -> TuningJob | None:
+        if job_id in self._waiting:
+            return self._waiting[job_id][0]
+        return self._pipeline.jobs.get(job_id) if self._pipeline else None

@@ -1,0 +1,79 @@
+"""Proposing candidates: by the TLM, by refining the best programs, and at random."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Sequence
+
+from tlmd.config import GenerateConfig
+from tlmd.generate.refine import neighbour
+from tlmd.language.prompt import prompt
+from tlmd.model.checkpoint import Checkpoint
+from tlmd.model.sampling import Sampler, SampleRequest
+from tlmd.selection import leading
+from tlmd.space.space import InvalidCandidate, TaskSpace
+from tlmd.types import Candidate, Record
+
+NOT_THE_TLM = -1  # the version of a candidate that the TLM did not write
+
+WrittenCandidate = tuple[Candidate, int]
+"""A candidate, and the version that wrote it."""
+
+
+class Proposer:
+    """Proposes with one checkpoint. The candidates are legal, but not applied and not distinct."""
+
+    def __init__(
+        self, checkpoint: Checkpoint, config: GenerateConfig, rng: random.Random, seed: int
+    ) -> None:
+        self._version = checkpoint.version
+        self._config = config
+        self._rng = rng
+        self._sampler = Sampler(checkpoint.model, seed)
+
+    def propose(
+        self, space: TaskSpace, total: int, records: Sequence[Record]
+    ) -> list[WrittenCandidate]:
+        """`total` candidates or fewer; refined ones only where `records` has verified programs."""
+        config = self._config
+        incumbents = [r.candidate for r in leading(records, config.incumbents)]
+        refined = int(total * config.refined) if incumbents else 0
+        written = [(c, NOT_THE_TLM) for c in self._neighbours(space, incumbents, refined)]
+        # Random ones protect against a TLM that has settled on the wrong programs.
+        written += [(c, NOT_THE_TLM) for c in self._random(space, int(total * config.uniform))]
+        return written + self._by_the_tlm(space, total - len(written))
+
+    def _by_the_tlm(self, space: TaskSpace, count: int) -> list[WrittenCandidate]:
+        request = SampleRequest(
+            space.task.id,
+            tuple(prompt(space.computation, space.task.target, space.sketches)),
+            space.sketches,
+            space.locations,
+            count,
+            temperature=self._config.temperature,
+        )
+        return [(sample.candidate, self._version) for sample in self._sampler.sample(request)]
+
+    def _random(self, space: TaskSpace, count: int) -> list[Candidate]:
+        drawn = []
+        for _ in range(count):
+            with contextlib.suppress(InvalidCandidate):
+                drawn.append(space.random(self._rng))
+        return drawn
+
+    def _neighbours(
+        self, space: TaskSpace, incumbents: list[Candidate], count: int
+    ) -> list[Candidate]:
+        found: dict[str, Candidate] = {}
+        for _ in range(2 * count):
+            if len(found) >= count:
+                break
+            start = self._rng.choice(incumbents)
+            sketch = space.sketches[start.sketch]
+            moved: Candidate | None = start
+            for _ in range(self._rng.choice((1, 1, 2, 3))):
+                moved = moved and neighbour(self._rng, sketch, moved, space.locations)
+            if moved is not None:
+                found[moved.id] = moved
+        return list(found.values())

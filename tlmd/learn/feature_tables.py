@@ -1,0 +1,46 @@
+"""Features and times of measured records: what the cost model is trained on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from tlmd.model.cost_model import Floats, Measured
+from tlmd.space.cache import SpaceCache
+from tlmd.space.features import WIDTH, FeatureExtractors, unpack_features
+from tlmd.space.space import InvalidCandidate
+from tlmd.types import Record, Task
+
+
+class FeatureTables:
+    """Takes the features from the records; makes those that a record lacks, and keeps them."""
+
+    def __init__(self, spaces: SpaceCache) -> None:
+        self._spaces = spaces
+        self._extractors = FeatureExtractors()
+        self._made: dict[str, Floats | None] = {}
+
+    def table(self, task: Task, records: Sequence[Record]) -> Measured:
+        """Features, seconds and weights of the records that have a program."""
+        rows = [self.row(task, record) for record in records]
+        pairs = [(r, row) for r, row in zip(records, rows, strict=True) if row is not None]
+        return Measured(
+            np.stack([row for _, row in pairs]) if pairs else np.zeros((0, WIDTH), np.float32),
+            np.array([r.outcome.seconds for r, _ in pairs], np.float64),
+            np.array([r.outcome.weight for r, _ in pairs], np.float32),
+        )
+
+    def row(self, task: Task, record: Record) -> Floats | None:
+        """The features ``[WIDTH]`` of a record; None where TVM refuses its candidate today."""
+        stored = unpack_features(record.features)
+        if stored is not None:
+            return stored
+        candidate = record.candidate
+        if candidate.id not in self._made:
+            try:
+                schedule = self._spaces.get(task).finish(candidate)
+                self._made[candidate.id] = self._extractors.of(task.target).rows([schedule])[0]
+            except InvalidCandidate:
+                self._made[candidate.id] = None
+        return self._made[candidate.id]

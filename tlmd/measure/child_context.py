@@ -1,0 +1,155 @@
+"""What every child needs: what it inherits from the server, how it builds, how it gets the slot."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import tvm
+
+from tlmd.config import MeasureConfig
+from tlmd.measure import noise, sandbox, verify
+from tlmd.measure.cores import spread, threads
+from tlmd.measure.executable import Executable
+from tlmd.measure.noise import Reading
+from tlmd.measure.program import Program
+from tlmd.measure.protocol import Setup, Stage, send
+from tlmd.measure.reference import DriftMonitor
+from tlmd.measure.timing import Samples
+from tlmd.types import Outcome, Status
+
+_BIG_CORES = 1  # TVM's name for all cores that it may use
+_MAX_SPEED_CHANGE = 1.10  # a time is noisy if the machine's speed changed by more meanwhile
+
+
+@dataclass(frozen=True)
+class ServerContext:
+    """What every child inherits from the server."""
+
+    setup: Setup
+    config: MeasureConfig
+    target: Any
+    """The TVM target."""
+    store: verify.ReferenceStore
+    drift_monitor: DriftMonitor | None
+    """None for a target that is not this CPU."""
+    lock_path: Path
+    """The file whose lock means: this process has the slot."""
+
+    def read(self) -> Reading:
+        """How slow the machine is now."""
+        return self.drift_monitor.read() if self.drift_monitor else Reading()
+
+
+@dataclass
+class Stopwatch:
+    """Seconds per stage, by the field names of `Timing`."""
+
+    last: float
+    stages: dict[str, float] = field(default_factory=dict)
+
+    def lap(self, stage: str) -> None:
+        now = time.perf_counter()
+        self.stages[stage] = self.stages.get(stage, 0.0) + now - self.last
+        self.last = now
+
+
+@dataclass
+class ChildContext:
+    """What one child works with."""
+
+    server: ServerContext
+    program: Program
+    inputs: list[Any] | None
+    """TVM tensors that the child inherits; None where it makes them itself."""
+    report_fd: int
+    """Where the child reports its stages and its outcomes."""
+    stopwatch: Stopwatch
+    built: bool = False
+    """The program is compiled: an error from now on is an error of the program."""
+
+    def prepare(self, modules: Sequence[Any], positive: bool) -> list[Executable]:
+        """Compile scheduled modules as TVM's users do, and give them their arguments."""
+        self.stopwatch.lap("schedule")
+        executables = [self._build(module) for module in modules]
+        self.built = True
+        self.stopwatch.lap("build")
+        for executable in executables:
+            executable.allocate(self.inputs, positive)
+        self.stopwatch.lap("allocate")
+        return executables
+
+    def _build(self, module: Any) -> Executable:
+        server = self.server
+        # The arguments are known to be right; building checks for them would take longer than
+        # building many programs.
+        with tvm.transform.PassContext(config={"tirx.disable_assert": True}):
+            runtime = tvm.compile(module, server.target).jit()
+        device = tvm.cpu() if server.drift_monitor else tvm.device(server.setup.target.device)
+        return Executable(runtime, self.program, device, server.config.cache == "cold")
+
+    @contextlib.contextmanager
+    def timing(self) -> Iterator[None]:
+        """Have the slot during the block."""
+        send(self.report_fd, Stage("waiting"))
+        with _slot(self.server):
+            self.stopwatch.lap("wait")
+            send(self.report_fd, Stage("running"))
+            yield
+            self.stopwatch.lap("run")
+
+
+@contextlib.contextmanager
+def _slot(server: ServerContext) -> Iterator[None]:
+    """The slot, exclusively. The lock ends with this process, because it opened the file itself."""
+    setup, shares_cores = server.setup, server.config.build_on_run_cores
+    lock = os.open(server.lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if shares_cores:
+            sandbox.confine_siblings(setup.build)
+        os.sched_setaffinity(0, setup.run)
+        _pin_threads(server)
+        yield
+        os.sched_setaffinity(0, setup.build)
+        if shares_cores:  # nothing is timed now, so the other children may build there
+            sandbox.confine_siblings((*setup.build, *setup.run))
+    finally:
+        os.close(lock)
+
+
+def _pin_threads(server: ServerContext) -> None:
+    """Start TVM's thread pool, and pin each of its threads to one core of the slot."""
+    cores = server.setup.run
+    if len(cores) > 1 and server.drift_monitor:
+        # TVM itself would start the pool in the first parallel loop, which is too late to pin it.
+        tvm.get_global_func("runtime.config_threadpool")(_BIG_CORES, len(cores))
+        spread(cores, threads() - {os.getpid()})
+
+
+def speed_change(readings: Sequence[Reading]) -> float:
+    """How much the machine's speed changed, as a ratio of at least 1."""
+    return max(r.core for r in readings) / min(r.core for r in readings)
+
+
+def outcome_of(samples: Samples, speed_change: float, joules: float | None) -> Outcome:
+    """The outcome of a program that ran; `joules` is for all its runs."""
+    estimate = samples.estimate
+    # One or two repeats show that a candidate is slow; they need not show how slow it is.
+    is_wide = estimate.spread > noise.NOISY and len(samples.seconds) > 2
+    return Outcome(
+        Status.OK,
+        samples=tuple(samples.seconds),
+        drift=samples.drift,
+        noisy=is_wide or speed_change > _MAX_SPEED_CHANGE,
+        energy_j=joules / samples.runs if joules is not None else None,
+        estimate=estimate.seconds,
+        low=estimate.low,
+        high=estimate.high,
+    )

@@ -1,0 +1,64 @@
+"""Finalists of one task in one child: built one after the other, timed in interleaved rounds."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from tlmd.measure import interleaving
+from tlmd.measure.child_context import ChildContext, outcome_of, speed_change
+from tlmd.measure.protocol import MeasureRequest
+from tlmd.measure.timing import Samples
+from tlmd.space.schedule import build_module
+from tlmd.types import Outcome
+
+
+class FinalistComparison:
+    """Times verified candidates against each other. It does not verify them again.
+
+    The order of their times is the order that the paired rounds show.
+    """
+
+    def __init__(self, context: ChildContext, request: MeasureRequest) -> None:
+        self._context = context
+        self._request = request
+
+    def measure(self) -> tuple[Outcome, ...]:
+        """One outcome per finalist. Raises the error of the first one that fails."""
+        server, program = self._context.server, self._context.program
+        modules = [
+            build_module(program.module, finalist.trace, server.target)
+            for finalist in self._request.inputs
+        ]
+        reference = server.store.get(program.task_id)
+        executables = self._context.prepare(modules, reference.positive if reference else False)
+        with self._context.timing():
+            first_s = [executable.first_run()[0] for executable in executables]
+            budget_s = server.config.budget * len(executables)
+            samples = interleaving.interleave(
+                [executable.run for executable in executables], server.read, first_s, budget_s
+            )
+        return _outcomes(samples)
+
+
+def _outcomes(samples: list[Samples]) -> tuple[Outcome, ...]:
+    """The leader has its own time; the others have the leader's times their ratio to it."""
+    best = samples[interleaving.leader(samples)]
+    leader = outcome_of(best, speed_change(best.readings), None)
+    outcomes = []
+    for found in samples:
+        ratio = 1.0
+        if found is not best:
+            ratio = math.exp(max(0.0, interleaving.difference(found, best)[0]))
+        outcomes.append(
+            replace(
+                leader,
+                samples=tuple(found.seconds),
+                drift=found.drift,
+                compared=True,
+                estimate=leader.estimate * ratio,
+                low=leader.low * ratio,
+                high=leader.high * ratio,
+            )
+        )
+    return tuple(outcomes)

@@ -1,0 +1,133 @@
+"""What all parts of the pipeline share: workers and their orders, tasks, batches in flight."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from tlmd.config import GenerateConfig, PipelineConfig, TrainConfig
+from tlmd.pipeline.batches import Batch
+from tlmd.pipeline.jobs import TaskState
+from tlmd.pipeline.orders import Order, Store, Worker, WorkerKind, WorkerPool
+from tlmd.types import Record, Task
+
+Emit = Callable[..., None]  # emit(kind, **facts): one event for the event log
+
+
+@dataclass(frozen=True)
+class PipelineOptions:
+    """The sections of the configuration that the pipeline follows; `tlmd.config` explains them."""
+
+    pipeline: PipelineConfig = field(default_factory=PipelineConfig)
+    train: TrainConfig = field(default_factory=TrainConfig)
+    generate: GenerateConfig = field(default_factory=GenerateConfig)
+
+
+@dataclass
+class PipelineState:
+    """Read and changed by all parts of the pipeline, in one thread."""
+
+    pool: WorkerPool
+    store: Store
+    options: PipelineOptions
+    emit: Emit
+    workers: dict[str, Worker] = field(default_factory=dict)
+    """The living workers by name."""
+    orders: dict[str, list[Order]] = field(default_factory=dict)
+    """The orders that each worker has."""
+    batches: deque[Batch] = field(default_factory=deque)
+    uncommitted: list[Record] = field(default_factory=list)
+    """Records that the store does not have yet."""
+    tasks: dict[tuple[str, str], TaskState] = field(default_factory=dict)
+    joined_at: dict[str, float] = field(default_factory=dict)
+    _worked: dict[str, float] = field(default_factory=dict)
+    _busy_since: dict[str, float] = field(default_factory=dict)
+
+    # workers
+
+    def send(self, worker: str, order: Order) -> None:
+        """Give a worker an order."""
+        if not self.orders.setdefault(worker, []):
+            self._busy_since[worker] = self.pool.now()
+        self.orders[worker].append(order)
+        self.pool.send(worker, order)
+
+    def finish_order(self, worker: str, order: Order) -> bool:
+        """Remove an order that was answered; False where its worker has left before."""
+        orders = self.orders.get(worker, [])
+        self.orders[worker] = [o for o in orders if o is not order]
+        if orders and not self.orders[worker]:
+            self._stop_clock(worker)
+        return len(self.orders[worker]) < len(orders)
+
+    def join(self, worker: Worker) -> None:
+        """A worker is ready."""
+        self.workers[worker.name] = worker
+        self.orders.setdefault(worker.name, [])
+        self.joined_at.setdefault(worker.name, self.pool.now())
+
+    def leave(self, worker: str) -> None:
+        """A worker is gone; the pool has reported its orders as lost."""
+        self._stop_clock(worker)
+        self.workers.pop(worker, None)
+        self.orders.pop(worker, None)
+
+    def busy_s(self, worker: str) -> float:
+        """How many seconds a worker has had at least one order."""
+        since = self._busy_since.get(worker)
+        running = self.pool.now() - since if since is not None else 0.0
+        return self._worked.get(worker, 0.0) + running
+
+    def _stop_clock(self, worker: str) -> None:
+        if worker in self._busy_since:
+            self._worked[worker] = self.busy_s(worker)
+            del self._busy_since[worker]
+
+    def workers_of(self, kind: WorkerKind) -> list[Worker]:
+        """The living workers of one kind."""
+        return [w for w in self.workers.values() if w.kind is kind]
+
+    def idle(self, kind: WorkerKind) -> list[Worker]:
+        """The living workers of one kind that have no order."""
+        return [w for w in self.workers_of(kind) if not self.orders.get(w.name)]
+
+    def has_order(self, *kinds: type[Order]) -> bool:
+        """Whether any worker has an order of one of these classes."""
+        return any(isinstance(o, kinds) for orders in self.orders.values() for o in orders)
+
+    def set_version(self, worker: str, version: int) -> None:
+        """A generator uses another checkpoint."""
+        if worker in self.workers:
+            self.workers[worker] = replace(self.workers[worker], version=version)
+
+    # tasks and batches
+
+    def task(self, task: Task) -> TaskState:
+        """What is known of a task; read from the store the first time."""
+        key = task.key
+        if key not in self.tasks:
+            records = self.store.records(*key)
+            self.tasks[key] = TaskState(task, records, self.store.baseline(*key))
+        return self.tasks[key]
+
+    def batch(self, number: int) -> Batch:
+        """A batch in flight."""
+        return next(b for b in self.batches if b.number == number)
+
+    def add_records(self, task: TaskState, records: list[Record]) -> None:
+        """Add new records to a task; the next `commit` writes them."""
+        task.add(records)
+        self.uncommitted += records
+
+    def replace_records(self, task: TaskState, records: list[Record]) -> None:
+        """Replace the records of the same candidates; the next `commit` writes them."""
+        task.replace(records)
+        self.uncommitted += records
+
+    def commit(self) -> list[Record]:
+        """Write new records to the store; returns them when they are on disk."""
+        new, self.uncommitted = self.uncommitted, []
+        if new:
+            self.store.add_records(new)
+        return new

@@ -1,0 +1,85 @@
+"""Selects the best record of a task, and the finalists that a slot has to compare.
+
+Times from one finalist comparison count more than times that were measured alone.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Iterable
+from dataclasses import replace
+
+from tlmd.types import Outcome, Record
+
+FINALISTS = 4
+# A disturbance that lasts for all repeats of a program does not widen its interval.
+_HIDDEN_DISTURBANCE = 1.08
+
+
+def fastest(records: Iterable[Record]) -> Record | None:
+    """The best verified record, or None.
+
+    The fastest of many noisy times is often a lucky one. So the winner of a comparison stays the
+    best until another record's whole interval is clearly below its own. The best record is in every
+    comparison, so the newest comparison decides; times of an older one are from another moment.
+    """
+    compared, alone = None, None
+    for record in records:
+        if not _counts(record):
+            continue
+        if not record.outcome.compared:
+            alone = _faster(alone, record)
+        elif compared is None or record.created > compared.created:
+            compared = record
+        elif record.created == compared.created:
+            compared = _faster(compared, record)
+    if compared is None or alone is None:
+        return compared or alone
+    return alone if alone.outcome.high * _HIDDEN_DISTURBANCE < compared.outcome.low else compared
+
+
+def leading(records: Iterable[Record], count: int) -> tuple[Record, ...]:
+    """The verified records with the shortest times, the best first."""
+    good = filter(_counts, records)
+    return tuple(heapq.nsmallest(count, good, key=lambda r: r.outcome.seconds))
+
+
+def finalists(records: Iterable[Record], best: Record | None) -> tuple[Record, ...]:
+    """`best` and all records that could be faster than it; empty where there are none.
+
+    At most `FINALISTS`, the most likely ones. Records that were compared with each other before are
+    left out.
+    """
+    if best is None or not best.outcome.high:
+        return ()
+    rivals = (
+        r
+        for r in records
+        if _counts(r)
+        and r is not best
+        and r.outcome.low <= best.outcome.high * _HIDDEN_DISTURBANCE
+        and not (r.outcome.compared and best.outcome.compared)
+    )
+    nearest = heapq.nsmallest(FINALISTS - 1, rivals, key=lambda r: r.outcome.seconds)
+    return (best, *nearest) if nearest else ()
+
+
+def retimed(record: Record, outcome: Outcome, created: float, batch: int) -> Record:
+    """The record after a comparison: the new time with the old check of its outputs."""
+    old = record.outcome
+    outcome = replace(
+        outcome, verified=old.verified, max_abs_err=old.max_abs_err, energy_j=old.energy_j
+    )
+    return replace(record, outcome=outcome, created=created, batch=batch)
+
+
+def _counts(record: Record) -> bool:
+    """It has a time, and its outputs are right."""
+    return record.outcome.verified and math.isfinite(record.outcome.seconds)
+
+
+def _faster(one: Record | None, other: Record) -> Record:
+    if one is None or other.outcome.seconds < one.outcome.seconds:
+        return other
+    return one
