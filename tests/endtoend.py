@@ -20,6 +20,7 @@ ROOT = Path(__file__).parent.parent
 MODEL = "tests.small_network:make"
 OTHER = "tests.small_network:make_other"
 THIRD = "tests.small_network:make_third"
+FOURTH = "tests.small_network:make_fourth"
 LONG = "tests.small_network:make_wide"
 
 

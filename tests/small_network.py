@@ -40,6 +40,10 @@ def make_third() -> Made:
     return make(16, 5)
 
 
+def make_fourth() -> Made:
+    return make(24, 8)
+
+
 def make_wide() -> Made:
     return make(32, 6)
 
