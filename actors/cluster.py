@@ -40,7 +40,8 @@ _log = logging.getLogger("tlmd.cluster")
 _LOOK_S = 3.0  # between two looks at the nodes of the cluster
 _CLOSE_S = 20.0  # for actors to close
 _ESSENTIAL = {WorkerKind.REGISTRY, WorkerKind.GENERATOR, WorkerKind.MEASURER}
-_TRAINER_DELAY_S = 12.0  # then the trainer starts, even if nothing was measured
+_TRAINER_DELAY_S = 12.0  # then the trainer starts, whatever was measured
+_TRAINER_AFTER = 32  # measured candidates; a job of less ends before the trainer has started
 _MAX_STARTS = 3  # failed starts of one worker in a row
 
 
@@ -73,7 +74,7 @@ class Cluster:
         self._looked = 0.0
         self._trained: tuple[int, Any, Any] | None = None  # version, checkpoint, examples
         self._ready_at = math.inf  # when all workers that measuring needs had joined
-        self._measured = False
+        self._measured = 0  # candidates
 
     def start(self) -> None:
         """Start or join Ray (some seconds), and every actor in the background."""
@@ -133,7 +134,10 @@ class Cluster:
         """End every actor and, if it was started here, Ray."""
         if not ray.is_initialized():
             return
-        closing = [m.handle.close.remote() for m in self._members.values()]
+        for member in self._members.values():
+            if not member.joined:  # it would answer only after its start, which takes seconds
+                ray.kill(member.handle)
+        closing = [m.handle.close.remote() for m in self._members.values() if m.joined]
         if closing:
             ray.wait(closing, num_returns=len(closing), timeout=_CLOSE_S)
         self._members.clear()
@@ -186,7 +190,8 @@ class Cluster:
         member.in_flight = [o for o in member.in_flight if o is not order]
         if isinstance(answer, BaseException):
             return [OrderFailed(name, order, _reason(answer))]
-        self._measured |= isinstance(order, MeasureOrder)
+        if isinstance(order, MeasureOrder):
+            self._measured += len(order.inputs)
         return [OrderDone(name, order, unpack_answer(order, answer))]
 
     def _on_described(self, member: _Member, answer: Any) -> list[Event]:
@@ -250,7 +255,8 @@ class Cluster:
         if spec.kind is WorkerKind.GENERATOR:
             return WorkerKind.REGISTRY not in there
         if spec.kind is WorkerKind.TRAINER:
-            return not self._measured and time.monotonic() < self._ready_at + _TRAINER_DELAY_S
+            late = time.monotonic() > self._ready_at + _TRAINER_DELAY_S
+            return self._measured < _TRAINER_AFTER and not late
         return False
 
     def _joined(self) -> set[WorkerKind]:

@@ -11,8 +11,7 @@ from tlmd.config import MeasureConfig
 from tlmd.measure.cores import plan_slots
 from tlmd.measure.measurer import Measurer
 from tlmd.pipeline.orders import BaselineOrder, CompareOrder, MeasureOrder
-from tlmd.space import target as targets
-from tlmd.space.cache import SpaceCache
+from tlmd.space import tvm_alone
 from tlmd.types import MeasureInput
 
 
@@ -31,6 +30,10 @@ class MeasurerActor:
         cache_dir: str,
         cores: frozenset[int] = frozenset(),
     ) -> None:
+        tvm_alone.import_tvm()
+        from tlmd.space import target as targets
+        from tlmd.space.cache import SpaceCache
+
         measure = MeasureConfig.model_validate(config)
         layout = plan_slots(count, set(cores) or None, measure.run_cores or None)[index]
         self._target = targets.resolve("native", len(layout.run))

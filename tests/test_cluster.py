@@ -107,15 +107,14 @@ def test_a_submitted_job_runs_and_drains_when_it_is_stopped(
     serve = [sys.executable, "-m", "tlmd.cli", "serve", "--address", "auto"]
     command = [ray, "job", "submit", "--no-wait", "--submission-id", "tlmd"]
     command += ["--runtime-env-json", json.dumps({"env_vars": settings}), "--"]
-    done = subprocess.run(
-        [*command, *serve, "--state-dir", str(state)],
-        env=head,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
 
+    def submitted() -> bool:  # Ray refuses a job until the agent of a node has started
+        whole = [*command, *serve, "--state-dir", str(state)]
+        done = subprocess.run(whole, env=head, capture_output=True, text=True, check=False)
+        assert done.returncode == 0 or "No available agent" in done.stderr, done.stderr
+        return done.returncode == 0
+
+    processes.wait_for(submitted, 60, "agent of Ray")
     processes.wait_for(lambda: (state / "daemon.json").exists(), 90, "daemon")
     daemon = tlmd.connect(state)
     job = daemon.submit(endtoend.LONG, trials=30)

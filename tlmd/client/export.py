@@ -8,7 +8,7 @@ from __future__ import annotations
 import fcntl
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +25,7 @@ from tlmd.records.job_specs import JobSpec
 from tlmd.records.store import RecordStore
 from tlmd.space import target as targets
 from tlmd.space.space import TaskSpace
-from tlmd.types import Task
+from tlmd.types import TargetInfo, Task
 from tlmd.workloads import lowering, whole_model
 from tlmd.workloads.corpus import load_tasks
 from tlmd.workloads.preparation import LoweredModel, lower_model
@@ -107,23 +107,38 @@ def deliver(
     state_dir: Path,
     out: Path | None,
     started_at: float,
+    before_timing: Callable[[], None] = lambda: None,
 ) -> TuneResult:
-    """Compile, verify, time and write the model. `started_at` is monotonic time in seconds."""
+    """Compile, verify, time and write the model. `started_at` is monotonic time in seconds.
+
+    `before_timing` is called when the model is compiled, before anything is timed.
+    """
     target = states[0].task.target
     result = reports.Result(model.spec.name, target, _version(states), states)
     cores = plan_cores(run=target.cores).run
-    with _reserved_slot(state_dir, cores):
-        if target.device == "cpu":
-            roofline = measure_roofline(target, cores)
-            result.shares = {
-                row.task.id: roofline.share(traffic(row.task), row.seconds) for row in result.rows()
-            }
-        times, compiled = _compile(model, result, out, cores)
+    with tempfile.TemporaryDirectory(prefix="tlmd-") as name:
+        scratch = Path(name)
+        compiled, untuned, tuned = _compile(model, result, out or scratch / "out", scratch)
+        before_timing()
+        inputs = model.source.random_inputs(0)
+        with _reserved_slot(state_dir, cores):
+            result.shares = _shares(result, target, cores)
+            times = whole_model.measure(untuned, tuned, model.spec, inputs, cores, scratch)
     document = result.summary(time.monotonic() - started_at, (times, compiled))
     limits = tuple(result.shares.get(s.task.id, (0.0, ""))[1] for s in states)
     if out is not None:
         reports.write(out, document, times.pytorch_ms, limits)
     return TuneResult(document, out, times.pytorch_ms, False, limits)
+
+
+def _shares(
+    result: reports.Result, target: TargetInfo, cores: tuple[int, ...]
+) -> dict[str, tuple[float, str]]:
+    """For each task, the share of the roofline that it reaches, and which limit that is."""
+    if target.device != "cpu":
+        return {}
+    roofline = measure_roofline(target, cores)
+    return {row.task.id: roofline.share(traffic(row.task), row.seconds) for row in result.rows()}
 
 
 def _version(states: list[TaskState]) -> int:
@@ -142,30 +157,20 @@ def _reserved_slot(state_dir: Path, cores: tuple[int, ...]) -> Iterator[None]:
 
 
 def _compile(
-    model: LoweredModel, result: reports.Result, out: Path | None, cores: tuple[int, ...]
-) -> tuple[whole_model.WholeModelTimes, lowering.Compiled]:
-    """Export the records, compile the model with them, and time it and the untuned model."""
-    target = targets.tvm_target(result.target)
-    source = model.source
-    with tempfile.TemporaryDirectory(prefix="tlmd-") as scratch_name:
-        scratch = Path(scratch_name)
-        folder = out or scratch / "out"
-        database = _database(folder, result, target)
-        compiled = lowering.compile_model(model.lowered, target, database)
-        if compiled.missing:
-            raise Failed(f"records were not applied to {', '.join(compiled.missing[:5])}")
-        tuned = whole_model.export(compiled.executable, folder, source.inputs)
-        plain = lowering.compile_model(model.lowered, target)
-        untuned = whole_model.export(plain.executable, scratch, source.inputs)
-        times = whole_model.measure(
-            untuned,
-            tuned,
-            model.spec,
-            source.random_inputs(0),
-            cores,
-            scratch,
-        )
-    return times, compiled
+    model: LoweredModel, result: reports.Result, folder: Path, scratch: Path
+) -> tuple[lowering.Compiled, Path, Path]:
+    """Export the records, compile the model without and with them; the untuned and tuned library.
+
+    The tuned one is in `folder`, the untuned one in `scratch`.
+    """
+    target, inputs = targets.tvm_target(result.target), model.source.inputs
+    compiled = lowering.compile_model(model.lowered, target, _database(folder, result, target))
+    if compiled.missing:
+        raise Failed(f"records were not applied to {', '.join(compiled.missing[:5])}")
+    tuned = whole_model.export(compiled.executable, folder, inputs)
+    plain = lowering.compile_model(model.lowered, target)
+    untuned = whole_model.export(plain.executable, scratch, inputs)
+    return compiled, untuned, tuned
 
 
 def _database(folder: Path, result: reports.Result, target: Any) -> Any:

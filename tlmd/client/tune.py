@@ -70,9 +70,9 @@ def run(request: TuneRequest, config: Config, display: Display | None = None) ->
     running = lifecycle.running(state_dir)
     with _PrivateDaemon(request, config, running) as private:
         with _away_from_run_cores(layout, running is not None) as leave_run_cores:
+            private.launch()
             display.stage("loading the model")
             source = frontends.load(request.spec)
-            private.launch()
             display.stage("lowering it to tasks")
             prepared = lower_source(request.spec, source, target)
             display.stage("starting the daemon" if running is None else "submitting the job")
@@ -80,13 +80,15 @@ def run(request: TuneRequest, config: Config, display: Display | None = None) ->
             daemon = running or private.daemon()
             job = _submit(request, config, daemon, prepared)
             stopped = _follow(job, display)
-            private.end()
+            private.ask_to_end()  # which takes seconds; the compiling goes on meanwhile
             with RecordStore(state_dir / "records.sqlite", read_only=True) as store:
                 states = export.read_states(store, prepared.tasks)
             if stopped:
                 return export.interrupted(request.spec.name, states, started_at)
             display.stage("compiling and timing the whole model")
-            return export.deliver(prepared, states, state_dir, request.out, started_at)
+            return export.deliver(
+                prepared, states, state_dir, request.out, started_at, before_timing=private.end
+            )
 
 
 def _submit(request: TuneRequest, config: Config, daemon: Daemon, prepared: LoweredModel) -> Job:
@@ -180,13 +182,17 @@ class _PrivateDaemon:
         assert self._process is not None
         return lifecycle.wait_for(self._request.state_dir, self._process)
 
+    def ask_to_end(self) -> None:
+        """Let the daemon finish work in flight and end, and return at once."""
+        if self._process is not None and self._process.stdin is not None:
+            self._process.stdin.close()  # the daemon ends when its standard input ends
+
     def end(self) -> None:
-        """Let the daemon finish work in flight, and wait until all its processes have ended."""
+        """Let the daemon end, and wait until all its processes have ended."""
+        self.ask_to_end()
         process, self._process = self._process, None
         if process is None:
             return
-        if process.stdin is not None:
-            process.stdin.close()  # the daemon ends when its standard input ends
         try:
             process.wait(_END_S)
         except (subprocess.TimeoutExpired, KeyboardInterrupt, Interrupted):

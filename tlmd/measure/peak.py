@@ -18,6 +18,7 @@ from typing import Any
 from tlmd import children
 from tlmd.errors import Failed
 from tlmd.measure.timing import REPEAT_S
+from tlmd.space import tvm_alone
 from tlmd.types import TargetInfo
 
 _PATIENCE_S = 120.0
@@ -130,6 +131,7 @@ def _noise(target: Any, info: TargetInfo) -> Noise:
 
 
 def _main(what: str, spec: str, cores: tuple[int, ...]) -> None:
+    tvm_alone.import_tvm()
     import tvm
 
     from tlmd.space.target import resolve

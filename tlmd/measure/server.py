@@ -15,6 +15,7 @@ import select
 import signal
 import sys
 import time
+import traceback
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -34,6 +35,7 @@ from tlmd.measure.protocol import (
     send,
 )
 from tlmd.measure.sandbox import outcome_of_death
+from tlmd.space import tvm_alone
 from tlmd.types import Outcome, Status
 from tlmd.wire import WireError
 
@@ -65,6 +67,7 @@ class MeasureServer:
     """The loop: it reads requests, forks a child for each, and sends the replies."""
 
     def __init__(self, sock: int, setup: Setup) -> None:
+        tvm_alone.import_tvm()
         from tlmd.measure import child, child_context, program, verify
         from tlmd.measure.reference import gemm
         from tlmd.space import intrinsics, schedule
@@ -284,8 +287,6 @@ def main(sock: int, parent: int) -> int:
         os.sched_setaffinity(0, setup.build)
         server = MeasureServer(sock, setup)
     except Exception as error:
-        import traceback
-
         traceback.print_exc()
         reason = " ".join(str(error).split())[-300:] or type(error).__name__
         send(sock, Ready(0.0, f"{type(error).__name__}: {reason}"))

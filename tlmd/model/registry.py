@@ -85,7 +85,10 @@ class Registry:
             directory.mkdir(parents=True, exist_ok=True)
             self._remove_leftovers()
             self._state = self._read_state()
-            self._in_force()
+            if self.current:
+                self._in_force()
+            else:  # its files are enough to check: building the network imports torch (seconds)
+                checkpoints.read(self._base)
 
     @property
     def current(self) -> int:
