@@ -69,6 +69,8 @@ def head(tmp_path: Path) -> Iterator[dict[str, str]]:
     }
     ray = str(Path(sys.executable).parent / "ray")
     command = [ray, "start", "--head", "--block", f"--port={gcs}", f"--dashboard-port={dashboard}"]
+    # Jobs are submitted to the agent; another Ray of this machine may have its usual port.
+    command += [f"--dashboard-agent-listen-port={free_port()}"]
     command += ["--dashboard-host=127.0.0.1", "--include-dashboard=true", "--num-cpus=2"]
     command += ["--resources", '{"measure":1,"control":1}', f"--temp-dir={scratch}"]
     log = (tmp_path / "head.log").open("w")

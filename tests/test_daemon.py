@@ -65,7 +65,7 @@ def test_the_invariant_in_the_trace_of_real_actors(daemon: tlmd.Daemon, job: tlm
         assert version in accepted and upto[version] <= batch - 2
         # ... while batch i+1 was being measured, if the trainer was there by then.
         before = batch - 1
-        if upto[version] == batch - 2 and joined < measuring[before]:
+        if upto[version] == batch - 2 and joined < measuring.get(before, 0.0):
             assert training[version] < measured[before] and measuring[before] < trained[version]
             shown += 1
     assert shown >= 2, events
