@@ -31,12 +31,13 @@ from benchmarks import driver, report
 from tlmd.config import Config, GenerateConfig, MeasureConfig, TuneConfig
 from tlmd.daemon.task_extraction import ExtractionRequest, TaskExtractor
 from tlmd.measure.cores import plan_slots
+from tlmd.model_spec import ModelSpec
 from tlmd.pipeline.jobs import TuningJob
 from tlmd.pipeline.loop import Pipeline
 from tlmd.pipeline.orders import MeasureOrder, SwapOrder, WorkerKind, WriteOrder
 from tlmd.pipeline.state import PipelineOptions
 from tlmd.records.store import RecordStore
-from tlmd.types import ModelSpec, Task
+from tlmd.types import Task
 
 
 @dataclass

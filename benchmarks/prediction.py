@@ -57,9 +57,9 @@ def _prediction_row(model: str, state_dir: Path, out: Path, trials: int) -> dict
     from tlmd.client import export
     from tlmd.config import MeasureConfig
     from tlmd.measure.cores import plan_cores
+    from tlmd.model_spec import ModelSpec
     from tlmd.records.store import RecordStore
     from tlmd.space.target import resolve
-    from tlmd.types import ModelSpec
     from tlmd.workloads.preparation import lower_model
 
     tlmd.tune(model, trials=trials, state_dir=state_dir, out=out)

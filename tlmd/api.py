@@ -42,7 +42,7 @@ def tune(
     from tlmd.client import tune as tuning
     from tlmd.client.connection import as_shapes
     from tlmd.client.tune_request import TuneRequest
-    from tlmd.types import ModelSpec
+    from tlmd.model_spec import ModelSpec
 
     request = TuneRequest(
         ModelSpec(str(model), as_shapes(input_shape)),

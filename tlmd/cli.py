@@ -135,8 +135,8 @@ def _tune(options: argparse.Namespace) -> int:
     config = configuration.load(options.config, flags)
     from tlmd.client import terminal
     from tlmd.client.tune_request import TuneRequest
+    from tlmd.model_spec import ModelSpec
     from tlmd.state_dir import default_state_dir
-    from tlmd.types import ModelSpec
 
     shapes = tuple(options.input_shape) if options.input_shape else None
     request = TuneRequest(

@@ -14,9 +14,6 @@ from typing import Any
 
 from tlmd import wire
 
-Shapes = tuple[tuple[int, ...], ...]
-"""One shape per input of a model."""
-
 
 class Status(enum.StrEnum):
     """How the measurement of a candidate ended. CONTRIBUTING says where each is decided."""
@@ -73,22 +70,6 @@ class Candidate:
     def id(self) -> str:
         """Content hash, the same on every platform: measuring a candidate twice is harmless."""
         return content_hash((self.task_id, self.sketch, self.decisions))
-
-
-@dataclass(frozen=True, slots=True)
-class ModelSpec:
-    """What a user names as a model, with everything that loading it depends on.
-
-    The model is loaded in several processes: to lower it, and again to time the original. All of
-    them get the whole spec, so a new option of a frontend is one more field here.
-
-    Example: ``ModelSpec("resnet18", ((4, 3, 224, 224),))``.
-    """
-
-    name: str
-    """A file, ``package.module:factory`` or a name of the zoo."""
-    input_shapes: Shapes | None = None
-    """One shape per input; None: the model's own."""
 
 
 @dataclass(frozen=True, slots=True)

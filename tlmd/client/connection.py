@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import subprocess
 
     from tlmd.client.export import TuneResult
-    from tlmd.types import Shapes
+    from tlmd.model_spec import Shapes
 
 _TIMEOUT_S = 65.0
 _STOP_S = 120.0

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tlmd.types import ModelSpec
+from tlmd.model_spec import ModelSpec
 
 
 @dataclass(frozen=True)

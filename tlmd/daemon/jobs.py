@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from tlmd.errors import BadInput
+from tlmd.model_spec import Shapes
 from tlmd.pipeline.jobs import TaskState, TuningJob
 from tlmd.records.job_specs import JobSpec
-from tlmd.types import JobState, Shapes
+from tlmd.types import JobState
 from tlmd.units import microseconds
 
 _CURVE = 200  # points of a task's curve in a document, about

@@ -19,7 +19,8 @@ from typing import IO, Any
 
 from tlmd import children, wire
 from tlmd.errors import BadInput, Failed, TlmdError
-from tlmd.types import ModelSpec, TargetInfo, Task
+from tlmd.model_spec import ModelSpec
+from tlmd.types import TargetInfo, Task
 
 _HEADER = struct.Struct("<I?")
 

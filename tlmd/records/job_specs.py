@@ -6,8 +6,9 @@ import time
 from dataclasses import dataclass, replace
 
 from tlmd import wire
+from tlmd.model_spec import ModelSpec, Shapes
 from tlmd.records.store import RecordStore
-from tlmd.types import JobState, ModelSpec, Shapes
+from tlmd.types import JobState
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from tlmd.errors import BadInput
-from tlmd.types import Shapes
+from tlmd.model_spec import Shapes
+from tlmd.structure import CallStructure, Node
 from tlmd.workloads.sources import (
     ReferenceFunction,
     SourceModel,
@@ -37,9 +38,14 @@ def load_onnx(path: Path, shapes: Shapes | None) -> SourceModel:
         module = from_onnx(model, shape_dict=shape_dict, keep_params_in_input=False)
     except Exception as error:
         raise BadInput(import_failure(str(path), error)) from error
-    return SourceModel(
-        path.stem, module, input_infos(str(path), module, ()), _onnx_reference(model)
+    infos = input_infos(str(path), module, ())
+    call = CallStructure(
+        tuple(info.name for info in infos),
+        tuple(Node("tensor", value=index) for index in range(len(infos))),
     )
+    count = len(model.graph.output)
+    outputs = Node("list", tuple(Node("tensor", value=index) for index in range(count)))
+    return SourceModel(path.stem, module, infos, _onnx_reference(model), call, outputs)
 
 
 def _onnx_shapes(path: Path, model: Any, shapes: Shapes | None) -> dict[str, list[int]]:

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from tlmd.errors import Failed
+from tlmd.model_spec import ModelSpec
 from tlmd.space import target as targets
-from tlmd.types import ModelSpec, TargetInfo, Task
+from tlmd.types import TargetInfo, Task
 from tlmd.workloads import frontends, lowering
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from tlmd.errors import BadInput
+from tlmd.structure import CallStructure, Node
 
 ReferenceFunction = Callable[..., list[np.ndarray]]
 
@@ -43,7 +44,17 @@ class SourceModel:
     inputs: tuple[InputInfo, ...]
 
     reference: ReferenceFunction | None
-    """Runs the original model: it takes and returns numpy arrays. None: it cannot be run."""
+    """Runs the original model: it takes and returns flat lists of numpy arrays. None: it cannot be
+    run."""
+
+    call: CallStructure
+    """How the original is called."""
+
+    outputs: Node
+    """The structure of what the original returns."""
+
+    example: tuple[np.ndarray, ...] = ()
+    """The inputs that came with the model. Empty: it has none."""
 
     def random_inputs(self, seed: int) -> list[np.ndarray]:
         """One array per input: normally distributed floats, or integers in the input's range."""
@@ -71,14 +82,19 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
         return short
 
 
-def input_infos(name: str, module: Any, example: tuple[Any, ...]) -> tuple[InputInfo, ...]:
-    """The inputs of `main`. Raises `BadInput` if a dimension is open."""
+def input_infos(
+    name: str, module: Any, example: Sequence[Any], names: Sequence[str] = ()
+) -> tuple[InputInfo, ...]:
+    """The inputs of `main`. Raises `BadInput` if a dimension is open.
+
+    `names` replace the names in the module.
+    """
     from tvm import tirx
 
     infos = []
     for index, parameter in enumerate(module["main"].params):
         dims = list(parameter.ty.shape or ())
-        dtype, label = str(parameter.ty.dtype), str(parameter.name)
+        dtype, label = str(parameter.ty.dtype), (names[index] if names else str(parameter.name))
         if not all(isinstance(dim, tirx.IntImm) for dim in dims):
             open_dims = ",".join(str(dim) for dim in dims)
             raise BadInput(

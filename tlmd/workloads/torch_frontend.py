@@ -1,16 +1,17 @@
-"""Loading of PyTorch models: factories, zoo networks and exported programs (.pt2)."""
+"""From a PyTorch module with example inputs, or an exported program (.pt2), to a Relax module."""
 
 from __future__ import annotations
 
-import importlib
-import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from tlmd import structure
 from tlmd.errors import BadInput
-from tlmd.types import Shapes
+from tlmd.model_spec import Shapes
+from tlmd.structure import CallStructure
 from tlmd.workloads.archives import load_exported_program
 from tlmd.workloads.sources import (
     ReferenceFunction,
@@ -22,36 +23,71 @@ from tlmd.workloads.sources import (
 )
 
 
-def load_factory(spec: str, shapes: Shapes | None) -> SourceModel:
-    """Load the model of a factory ``package.module:function``. Raises `BadInput`.
+def from_module(name: str, module: Any, example: Any, shapes: Shapes | None = None) -> SourceModel:
+    """Export a torch module with its example inputs and import it into TVM. Raises `BadInput`.
 
-    The factory returns ``(module, example_inputs)``.
+    `example` is a tuple of positional inputs, a dict of keyword inputs, or one tensor. `shapes` has
+    one shape per tensor of the inputs and replaces the shapes of the example.
     """
-    module_name, _, attribute = spec.partition(":")
-    advice = "it must return (module, example_inputs)"
-    # Like `python -m`, so that Python finds a factory in the current folder.
-    if str(Path.cwd()) not in sys.path:
-        sys.path.insert(0, str(Path.cwd()))
+    import torch
+
+    _without_cache(module)
+    args, kwargs = _arguments(example)
+    function = getattr(module, "forward", module)
+    call, tensors = structure.describe_call(function, args, kwargs, torch.is_tensor)
+    if not tensors:
+        raise BadInput(f"{name} has no tensor among its inputs; give example inputs with tensors")
+    tensors = _reshaped(name, tensors, shapes)
+    args, kwargs = call.arguments_of(tensors)
     try:
-        factory = getattr(importlib.import_module(module_name), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
-        reason = first_line(error)
-        raise BadInput(f"cannot import {spec} ({reason}); give package.module:factory") from error
+        with torch.no_grad():
+            outputs = module(*args, **kwargs)
     except Exception as error:
+        sizes = " ".join(",".join(map(str, value.shape)) for value in tensors)
         reason = first_line(error)
-        raise BadInput(f"importing {module_name} failed ({reason}); correct that module") from error
-    try:
-        module, example = factory()
-        example = tuple(example) if isinstance(example, (tuple, list)) else (example,)
-    except Exception as error:
-        reason = f"{type(error).__name__}: {first_line(error)}"
-        raise BadInput(f"factory {spec} failed ({reason}); {advice}") from error
-    if not callable(getattr(module, "eval", None)):
-        raise BadInput(f"factory {spec} returned a {type(module).__name__}; {advice}")
-    return from_module(spec, module.eval(), _reshaped(spec, example, shapes))
+        raise BadInput(f"{name} cannot run on inputs {sizes} ({reason}); change them") from error
+    node = structure.describe(outputs, torch.is_tensor, [])
+    if not any(node.tensors()):
+        raise BadInput(f"{name} returns no tensor; return what is to be computed")
+    flat = _flat_module(module, call)
+    program = _exported(name, flat, tensors)
+    relax = _imported(name, program)
+    infos = input_infos(name, relax, tensors, call.input_names())
+    example_arrays = tuple(_to_numpy(tensor) for tensor in tensors)
+    return SourceModel(name, relax, infos, _torch_reference(flat), call, node, example_arrays)
 
 
-def _reshaped(name: str, example: tuple[Any, ...], shapes: Shapes | None) -> tuple[Any, ...]:
+def load_pt2(path: Path, shapes: Shapes | None) -> SourceModel:
+    """Load an exported program. Raises `BadInput`.
+
+    Other shapes than those of its example work if it was exported with dynamic shapes.
+    """
+    program = load_exported_program(path)
+    args, kwargs = program.example_inputs or ((), {})
+    return from_module(path.stem, program.module(), (args, kwargs), shapes)
+
+
+def _arguments(example: Any) -> tuple[Sequence[Any], Mapping[str, Any]]:
+    """Positional and keyword arguments of an example."""
+    if isinstance(example, Mapping):
+        return (), example
+    if isinstance(example, tuple | list):
+        pair = len(example) == 2 and isinstance(example[0], tuple | list)
+        if pair and isinstance(example[1], dict):
+            return example[0], example[1]
+        return tuple(example), {}
+    return (example,), {}
+
+
+def _without_cache(module: Any) -> None:
+    """Let models of transformers return no key-value cache, which no fixed program can grow."""
+    for part in module.modules() if hasattr(module, "modules") else ():
+        config = getattr(part, "config", None)
+        if config is not None and getattr(config, "use_cache", False) is True:
+            config.use_cache = False
+
+
+def _reshaped(name: str, example: list[Any], shapes: Shapes | None) -> list[Any]:
     """The example inputs in the shapes `shapes`."""
     if shapes is None:
         return example
@@ -60,10 +96,10 @@ def _reshaped(name: str, example: tuple[Any, ...], shapes: Shapes | None) -> tup
             f"{name} has {len(example)} inputs but {len(shapes)} shapes were given; "
             "give --input-shape once per input"
         )
-    return tuple(
+    return [
         value if tuple(value.shape) == tuple(shape) else _filled(value, shape)
         for value, shape in zip(example, shapes, strict=True)
-    )
+    ]
 
 
 def _filled(value: Any, shape: tuple[int, ...]) -> Any:
@@ -75,52 +111,48 @@ def _filled(value: Any, shape: tuple[int, ...]) -> Any:
     return flat.repeat(-(-count // flat.numel()))[:count].reshape(shape)
 
 
-def from_module(name: str, module: Any, example: tuple[Any, ...]) -> SourceModel:
-    """Export a torch module with its example inputs and import it into TVM. Raises `BadInput`."""
+def _flat_module(module: Any, call: CallStructure) -> Any:
+    """`module` with a flat tuple of tensors as inputs and outputs, which every exporter accepts."""
+    import torch
+
+    class FlatModule(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = module
+
+        def forward(self, *tensors: Any) -> tuple[Any, ...]:
+            args, kwargs = call.arguments_of(tensors)
+            found: list[Any] = []
+            structure.describe(self.model(*args, **kwargs), torch.is_tensor, found)
+            return tuple(found)
+
+    flat = FlatModule()
+    flat.training = False  # not `eval`, which an exported module does not allow
+    return flat
+
+
+def _exported(name: str, module: Any, example: list[Any]) -> Any:
     import torch
 
     try:
         with torch.no_grad():
-            module(*example)
-    except Exception as error:
-        shapes = " ".join(",".join(map(str, value.shape)) for value in example)
-        reason = first_line(error)
-        raise BadInput(f"{name} cannot run on inputs {shapes} ({reason}); change them") from error
-    try:
-        with torch.no_grad():
-            program = torch.export.export(module, example, strict=False)
+            return torch.export.export(module, tuple(example), strict=False)
     except Exception as error:
         reason = first_line(error)
         raise BadInput(f"torch.export cannot export {name} ({reason}); change the model") from error
-    return _from_program(name, program, example, module)
 
 
-def load_pt2(path: Path, shapes: Shapes | None) -> SourceModel:
-    """Load an exported program. Raises `BadInput`."""
-    program = load_exported_program(path)
-    example = program.example_inputs[0] if program.example_inputs else ()
-    module = program.module()
-    if shapes is None or all(
-        tuple(value.shape) == tuple(shape) for value, shape in zip(example, shapes, strict=False)
-    ):
-        example = _reshaped(str(path), example, shapes)
-        return _from_program(path.stem, program, example, module)
-    # Export again with other inputs; this works if the program was exported with dynamic shapes.
-    return from_module(str(path), module, _reshaped(str(path), example, shapes))
-
-
-def _from_program(name: str, program: Any, example: tuple[Any, ...], module: Any) -> SourceModel:
+def _imported(name: str, program: Any) -> Any:
     from tvm.relax.frontend.torch import from_exported_program
 
     from tlmd.workloads.torch_operators import converters
 
     try:
-        relax = from_exported_program(
+        return from_exported_program(
             program, keep_params_as_input=False, custom_convert_map=converters()
         )
     except Exception as error:
         raise BadInput(import_failure(name, error)) from error
-    return SourceModel(name, relax, input_infos(name, relax, example), _torch_reference(module))
 
 
 def _torch_reference(module: Any) -> ReferenceFunction:
@@ -128,10 +160,7 @@ def _torch_reference(module: Any) -> ReferenceFunction:
         import torch
 
         with torch.no_grad():
-            outputs = module(*(_to_torch(value) for value in inputs))
-        if not isinstance(outputs, (tuple, list)):
-            outputs = (outputs,)
-        return [_to_numpy(output) for output in outputs]
+            return [_to_numpy(output) for output in module(*map(_to_torch, inputs))]
 
     return run
 
@@ -148,7 +177,7 @@ def _to_numpy(value: Any) -> np.ndarray:
     import torch
 
     if value.dtype == torch.bfloat16:
-        bits: np.ndarray = value.contiguous().view(torch.int16).numpy()
+        bits: np.ndarray = value.detach().contiguous().view(torch.int16).numpy()
         return bits.view(numpy_dtype("bfloat16"))
     array: np.ndarray = value.detach().cpu().numpy()
     return array

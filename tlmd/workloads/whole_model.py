@@ -22,7 +22,7 @@ import numpy as np
 
 from tlmd import children, wire
 from tlmd.errors import Failed
-from tlmd.types import ModelSpec
+from tlmd.model_spec import ModelSpec
 
 RUN_PY = '''"""Run the tuned model; needs only tvm and numpy. Usage: python run.py [inputs.npz]"""
 
