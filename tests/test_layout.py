@@ -38,6 +38,7 @@ SHARED = {
     "computation",
     "config",
     "errors",
+    "guarded_child",
     "model_spec",
     "selection",
     "state_dir",

@@ -195,6 +195,16 @@ class DaemonConfig(_Section):
     """Generator actors. 0: as many as the cores allow."""
 
 
+class CheckConfig(_Section):
+    """The limits of the process that loads, lowers and compiles a user's model."""
+
+    stage_seconds: float = Field(900.0, gt=0)
+    """Longest time of one stage, such as lowering the model."""
+
+    memory_share: float = Field(0.9, gt=0, le=1)
+    """Of the memory that is free when the process starts."""
+
+
 class Config(_Section):
     """The whole tree; `Config()` holds the defaults."""
 
@@ -205,6 +215,7 @@ class Config(_Section):
     train: TrainConfig = TrainConfig()
     registry: RegistryConfig = RegistryConfig()
     daemon: DaemonConfig = DaemonConfig()
+    check: CheckConfig = CheckConfig()
 
 
 def load(

@@ -74,11 +74,12 @@ def _torchvision(name: str) -> tuple[Any, Any]:
     import torch
 
     try:
-        module = models.get_model(name, weights=None)
+        # Some would download the weights of their backbone; others have none.
+        module = models.get_model(name, weights=None, weights_backbone=None)
     except ValueError as error:
         raise BadInput(_unknown("torchvision", name, models.list_models())) from error
-    except TypeError:  # it loads weights of its backbone unless it is told not to
-        module = models.get_model(name, weights=None, weights_backbone=None)
+    except TypeError:
+        module = models.get_model(name, weights=None)
     family = type(module).__module__
     if ".video" in family:
         return module, (torch.randn(1, 3, 16, 224, 224),)

@@ -1,0 +1,184 @@
+"""Does a model work? Load it, lower it, compile it, and compare its outputs with the original's.
+
+Nothing of a model is measured before it has passed here. TVM's importers are wrong for some
+operators without saying so; only the comparison with the original shows it.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from tlmd.errors import BadInput, Failed, TlmdError
+from tlmd.model_spec import ModelSpec
+from tlmd.space import target as targets
+from tlmd.types import TargetInfo
+from tlmd.workloads import frontends, lowering, quick_schedule
+from tlmd.workloads.preparation import LoweredModel, lower_source
+from tlmd.workloads.sources import SourceModel, first_line
+
+_TOLERANCE = {"float64": 1e-3, "float32": 1e-3, "float16": 2e-2, "bfloat16": 6e-2}
+_COARSE = 0.3  # of the formats with fewer bits
+_STEPS = 1  # by which quantised integers may differ after another order of rounding
+
+
+@dataclass(frozen=True)
+class Accepted:
+    """A model that works."""
+
+    model: LoweredModel
+
+    error: float | None
+    """Largest error of an output, relative to its largest value. None: nothing was compared."""
+
+    seconds: dict[str, float] = field(default_factory=dict)
+    """How long each stage took."""
+
+    notes: tuple[str, ...] = ()
+    """What the user should know, one line each."""
+
+
+def accept(
+    spec: ModelSpec, target: TargetInfo, on_stage: Callable[[str], None] = lambda _: None
+) -> Accepted:
+    """Check that tlmd can tune a model. Raises `BadInput` and `Failed` with the cause.
+
+    `on_stage` is called with the name of each stage when it begins.
+    """
+    seconds: dict[str, float] = {}
+
+    def stage(text: str, work: Callable[[], Any]) -> Any:
+        on_stage(text)
+        started_at = time.monotonic()
+        try:
+            return work()
+        except TlmdError:
+            raise
+        except Exception as error:
+            reason = f"{type(error).__name__}: {first_line(error)}"
+            raise BadInput(f"{text}: TVM cannot compile {spec.name} ({reason})") from error
+        finally:
+            seconds[text.split(" ")[0]] = round(time.monotonic() - started_at, 2)
+
+    source = stage("loading the model", lambda: frontends.load(spec))
+    model = stage("lowering it to tasks", lambda: lower_source(spec, source, target))
+    if not _runs_here(target):
+        notes = ("the target is not this machine's CPU: outputs were not compared",)
+        return Accepted(model, None, seconds, notes)
+    error, notes = stage("comparing its outputs", lambda: _compare(model, target))
+    return Accepted(model, error, seconds, notes)
+
+
+def _runs_here(target: TargetInfo) -> bool:
+    return target.device == "cpu" and target.arch == os.uname().machine
+
+
+def _compare(model: LoweredModel, target: TargetInfo) -> tuple[float | None, tuple[str, ...]]:
+    """The largest relative error, and notes. Raises `BadInput` if outputs are wrong."""
+    expected, note = _expected(model.source)
+    if not expected:
+        return None, (note,)
+    tvm_target = targets.tvm_target(target)
+    scheduled = lowering.compile_model(
+        model.lowered, tvm_target, quick_schedule.database(model.tasks, tvm_target)
+    )
+    try:
+        return _largest_error(model.source, scheduled.executable, expected), ()
+    except BadInput:
+        # Whether the model is at fault or a schedule, the program without any schedule shows.
+        plain = lowering.compile_model(model.lowered, tvm_target)
+        return _largest_error(model.source, plain.executable, expected), ()
+
+
+Expected = list[tuple[list[np.ndarray], list[np.ndarray]]]
+
+
+def _expected(source: SourceModel) -> tuple[Expected, str]:
+    """Inputs with the outputs of the original; or none of them, and a note why not."""
+    if source.reference is None:
+        return [], "the original cannot be run here: outputs were not compared"
+    found: Expected = []
+    sets = [list(source.example)] if source.example else []
+    if not sets or any(a.dtype.kind == "f" and a.size > 1 and a.std() == 0 for a in sets[0]):
+        sets.append(source.random_inputs(0))  # zeros and ones show little
+    for inputs in sets:
+        try:
+            found.append((inputs, [np.asarray(o) for o in source.reference(*inputs)]))
+        except Exception as error:
+            if not found:
+                reason = first_line(error)
+                return [], f"the original cannot be run ({reason}): outputs were not compared"
+            # The example works; random values need not be valid for the model.
+    return found, ""
+
+
+def _largest_error(source: SourceModel, executable: Any, expected: Expected) -> float:
+    """The largest relative error of any output. Raises `BadInput` if one is wrong."""
+    run = _runner(executable)
+    names = [path or "the output" for path, _ in source.outputs.tensors()]
+    worst = 0.0
+    for inputs, outputs in expected:
+        actual = run(inputs)
+        if len(actual) != len(outputs):
+            raise BadInput(f"{source.name} has {len(outputs)} outputs, TVM's {len(actual)}")
+        for name, a, e in zip(names, actual, outputs, strict=True):
+            worst = max(worst, check_output(source.name, name, a, e))
+    return worst
+
+
+def _runner(executable: Any) -> Callable[[list[np.ndarray]], list[np.ndarray]]:
+    """A function that runs an executable of this process."""
+    import tvm
+    from tvm import relax
+
+    machine = relax.VirtualMachine(executable.jit(), tvm.cpu())
+
+    def run(inputs: list[np.ndarray]) -> list[np.ndarray]:
+        try:
+            outputs = machine["main"](*(tvm.runtime.tensor(a) for a in inputs))
+        except Exception as error:
+            raise Failed(f"the compiled model cannot be run ({first_line(error)})") from error
+        listed = [outputs] if hasattr(outputs, "numpy") else list(outputs)
+        return [output.numpy() for output in listed]
+
+    return run
+
+
+def check_output(model: str, name: str, actual: np.ndarray, expected: np.ndarray) -> float:
+    """The error of one output relative to its largest value. Raises `BadInput` if it is wrong."""
+    if actual.shape != expected.shape:
+        raise BadInput(
+            f"TVM imports an operator of {model} wrongly: {name} has shape {actual.shape} "
+            f"instead of {expected.shape}; rewrite that part of the model"
+        )
+    found, allowed = output_error(actual, expected)
+    if not found <= allowed:
+        raise BadInput(
+            f"TVM imports an operator of {model} wrongly: {name} differs from the original "
+            f"(relative error {found:.1e}); nothing is tuned, rewrite that part of the model"
+        )
+    return found
+
+
+def output_error(actual: np.ndarray, expected: np.ndarray) -> tuple[float, float]:
+    """The error relative to the largest expected value, and how large it may be."""
+    kind = expected.dtype.name
+    if expected.size == 0:
+        return 0.0, 0.0
+    if expected.dtype.kind in "biu":
+        steps = _STEPS if kind in ("int8", "uint8") else 0
+        distance = np.abs(actual.astype(np.float64) - expected.astype(np.float64))
+        return float(max(distance.max() - steps, 0.0)), 0.0
+    a, e = actual.astype(np.float64), expected.astype(np.float64)
+    same = (a == e) | (np.isnan(a) & np.isnan(e))
+    with np.errstate(invalid="ignore"):
+        distance = np.where(same, 0.0, np.abs(a - e))
+    finite = np.abs(e[np.isfinite(e)])
+    scale = max(float(finite.max(initial=0.0)), 1e-30)
+    relative = float(np.nan_to_num(distance, nan=np.inf).max() / scale)
+    return relative, _TOLERANCE.get(kind, _COARSE)
