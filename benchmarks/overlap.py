@@ -28,7 +28,7 @@ from typing import Any
 
 from actors import session
 from benchmarks import driver, report
-from tlmd.config import Config, GenerateConfig, MeasureConfig, TuneConfig
+from tlmd.config import CheckConfig, Config, GenerateConfig, MeasureConfig, TuneConfig
 from tlmd.daemon.task_extraction import ExtractionRequest, TaskExtractor
 from tlmd.measure.cores import plan_slots
 from tlmd.model_spec import ModelSpec
@@ -270,7 +270,9 @@ def _model_tasks(model: str, scratch: Path) -> list[Task]:
     cores = len(plan_slots(MeasureConfig().slots)[0].run)
     tasks: list[Task] = []
     request = ExtractionRequest(ModelSpec(model), "native", "", cores)
-    TaskExtractor(scratch / "extraction.log").run(request, str(Path.cwd()), tasks.extend)
+    TaskExtractor(scratch / "extraction.log", CheckConfig()).run(
+        request, str(Path.cwd()), tasks.extend
+    )
     return tasks
 
 

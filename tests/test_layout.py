@@ -14,7 +14,7 @@ ROOT = Path(__file__).parent.parent
 HEAVY = {"tvm", "torch", "ray", "transformers", "xgboost"}
 ALLOWED = {
     "tvm": {"workloads", "space", "measure", "records/metaschedule.py"},
-    "torch": {"model", "workloads", "client/tune.py", "learn", "actors/trainer.py"},
+    "torch": {"model", "workloads", "learn", "actors/trainer.py"},
     "ray": {"actors"},
     "actors": {"actors", "daemon/service.py", "daemon/serve.py"},
 }

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tlmd.api import connect, start, tune
     from tlmd.client.connection import Daemon, Job
-    from tlmd.client.tune import TuneResult
+    from tlmd.client.tune_result import TuneResult
 
 __version__ = "0.1.0"
 __all__ = ["Daemon", "Job", "TuneResult", "__version__", "connect", "start", "tune"]
@@ -21,7 +21,7 @@ _LAZY = {
     "connect": "tlmd.api",
     "Daemon": "tlmd.client.connection",
     "Job": "tlmd.client.connection",
-    "TuneResult": "tlmd.client.tune",
+    "TuneResult": "tlmd.client.tune_result",
 }
 
 

@@ -10,7 +10,7 @@ from tlmd import config as configuration
 
 if TYPE_CHECKING:
     from tlmd.client.connection import Daemon
-    from tlmd.client.tune import TuneResult
+    from tlmd.client.tune_result import TuneResult
 
 Path_ = str | PathLike[str]
 

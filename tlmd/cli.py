@@ -14,12 +14,13 @@ from typing import Any, NoReturn
 
 from tlmd import __version__
 from tlmd.children import VERBOSE
-from tlmd.client import arguments
+from tlmd.client import arguments, record_commands
 from tlmd.client import commands as client_commands
 from tlmd.errors import BadInput, Interrupted, TlmdError
 
 _EPILOG = """\
-MODEL is file.onnx, file.pt2, package.module:factory, or a name from 'tlmd zoo'.
+MODEL is file.onnx, file.pt2, a directory of transformers (config.json), package.module:factory,
+torchvision:NAME, timm:NAME, hf:MODEL_TYPE, or a name from 'tlmd zoo'.
 Exit codes: 0 done, 1 failed, 2 usage or bad input, 3 no daemon.
 """
 
@@ -68,10 +69,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"tlmd {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     _add_tune(commands)
+    _add_check(commands)
     client_commands.add(commands, _common, _job)
     _add_serve(commands)
-    _add_records(commands)
-    _add_measure(commands)
+    record_commands.add(commands, _common)
     _add_zoo(commands)
     _add_doctor(commands)
     return parser
@@ -92,8 +93,8 @@ def _common(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _job(parser: argparse.ArgumentParser) -> None:
-    """Add the options that describe a job."""
+def _model(parser: argparse.ArgumentParser) -> None:
+    """Add the options that describe a model."""
     parser.add_argument("model", metavar="MODEL")
     parser.add_argument(
         "--input-shape",
@@ -102,7 +103,18 @@ def _job(parser: argparse.ArgumentParser) -> None:
         metavar="1,3,224,224",
         help="input shape; give it once per input",
     )
+    parser.add_argument(
+        "--task", default="", help="what a model of transformers is for, if its config says nothing"
+    )
+    parser.add_argument(
+        "--weights", default="", metavar="FILE", help=".safetensors weights for a factory's model"
+    )
     parser.add_argument("--target", default="native", help="'native' or a TVM target as JSON")
+
+
+def _job(parser: argparse.ArgumentParser) -> None:
+    """Add the options that describe a job."""
+    _model(parser)
     parser.add_argument(
         "--trials", type=arguments.positive, help="measurements per task (default 16)"
     )
@@ -135,12 +147,10 @@ def _tune(options: argparse.Namespace) -> int:
     config = configuration.load(options.config, flags)
     from tlmd.client import terminal
     from tlmd.client.tune_request import TuneRequest
-    from tlmd.model_spec import ModelSpec
     from tlmd.state_dir import default_state_dir
 
-    shapes = tuple(options.input_shape) if options.input_shape else None
     request = TuneRequest(
-        ModelSpec(options.model, shapes),
+        _spec(options),
         target=options.target,
         time_budget=options.time_budget,
         out=options.out,
@@ -149,6 +159,36 @@ def _tune(options: argparse.Namespace) -> int:
         flags={key: value for key, value in flags.items() if value is not None},
     )
     return terminal.tune(request, config, as_json=options.json)
+
+
+def _spec(options: argparse.Namespace) -> Any:
+    from tlmd.model_spec import ModelSpec
+
+    shapes = tuple(options.input_shape) if options.input_shape else None
+    return ModelSpec(options.model, shapes, options.task, options.weights)
+
+
+def _add_check(commands: Any) -> None:
+    check = commands.add_parser(
+        "check",
+        help="would this model work? nothing is measured",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    _model(check)
+    _common(check)
+    check.set_defaults(run=_check)
+
+
+def _check(options: argparse.Namespace) -> int:
+    from tlmd import config as configuration
+
+    config = configuration.load(options.config)
+    from tlmd.client import check
+    from tlmd.state_dir import default_state_dir, make_state_dir
+
+    state_dir = make_state_dir(options.state_dir or default_state_dir())
+    return check.run(_spec(options), options.target, config, state_dir, as_json=options.json)
 
 
 def _add_serve(commands: Any) -> None:
@@ -168,93 +208,6 @@ def _serve(options: argparse.Namespace) -> int:
 
     state_dir = Path(options.state_dir or default_state_dir()).absolute()
     return serve(state_dir, config, options.address, options.ownership)
-
-
-def _add_records(commands: Any) -> None:
-    records = commands.add_parser("records", help="list, import and export measured records")
-    actions = records.add_subparsers(metavar="ACTION", required=True, dest="action")
-    kind = "a directory with a MetaSchedule database, or a data set file .msgpack[.gz]"
-    for name, text in (
-        ("import", "add records to the store"),
-        ("export", "write records of the store to PATH"),
-    ):
-        action = actions.add_parser(name, help=text)
-        action.add_argument("path", metavar="PATH", type=Path, help=kind)
-        if name == "import":
-            action.add_argument("--target", default="native", help="target of the records")
-        _common(action)
-        action.set_defaults(run=_records)
-    listing = actions.add_parser("list", help="show the newest records and their ids")
-    listing.add_argument("--failed", action="store_true", help="only candidates that failed")
-    listing.add_argument("--task", default="", metavar="NAME", help="only of this task")
-    listing.add_argument("-n", type=arguments.positive, default=20, metavar="COUNT")
-    _common(listing)
-    listing.set_defaults(run=_list_records)
-
-
-def _records(options: argparse.Namespace) -> int:
-    from tlmd import config as configuration
-
-    config = configuration.load(options.config)
-    from tlmd.client.output_capture import captured_output
-    from tlmd.measure.cores import plan_cores
-    from tlmd.state_dir import default_state_dir, make_state_dir
-
-    cores = plan_cores(run=config.measure.run_cores or None)
-    state = make_state_dir(options.state_dir or default_state_dir())
-    with captured_output(state / "logs" / "records.log"):
-        from tlmd.client import interchange
-
-        if options.action == "import":
-            counts = interchange.import_records(options.path, options.target, len(cores.run), state)
-        else:
-            counts = interchange.export_records(options.path, state)
-    if options.json:
-        print(json.dumps(counts))
-        return 0
-    skipped = f", {counts['skipped']} skipped" if counts.get("skipped") else ""
-    print(f"{options.action}ed {counts['records']} records of {counts['tasks']} tasks{skipped}")
-    return 0
-
-
-def _list_records(options: argparse.Namespace) -> int:
-    from tlmd.client import record_list
-    from tlmd.state_dir import default_state_dir
-
-    state = options.state_dir or default_state_dir()
-    rows = record_list.newest_records(state, options.n, options.failed, options.task)
-    print(json.dumps(rows, indent=1) if options.json else record_list.text(rows))
-    return 0
-
-
-def _add_measure(commands: Any) -> None:
-    measure = commands.add_parser(
-        "measure", help="measure one recorded candidate alone and print its schedule"
-    )
-    measure.add_argument("record", metavar="RECORD", help="the id that `tlmd records list` shows")
-    _common(measure)
-    measure.set_defaults(run=_measure)
-
-
-def _measure(options: argparse.Namespace) -> int:
-    from tlmd import config as configuration
-
-    config = configuration.load(options.config)
-    from tlmd.client.output_capture import captured_output
-    from tlmd.state_dir import default_state_dir
-
-    state = Path(options.state_dir or default_state_dir()).absolute()
-    if not (state / "records.sqlite").exists():
-        raise BadInput(f"{state} holds no records; `tlmd tune` measures some")
-    with captured_output(state / "logs" / "measure.log"):
-        from tlmd.client.measure_record import measure_record
-
-        measured = measure_record(state, options.record, config)
-    if options.json:
-        print(json.dumps(measured.document(), indent=1))
-    else:
-        print(measured.text(options.verbose))
-    return 0 if measured.outcome.ok else 1
 
 
 def _add_zoo(commands: Any) -> None:

@@ -37,12 +37,19 @@ STAGE, ERROR = "stage", "error"
 class GuardedChild:
     """Runs ``python -m MODULE`` with limits. One thread reads; any thread may send and `kill`.
 
-    `cwd` is the folder from which the child imports the user's code. The child's own output goes
-    to `log`. `subject` names the model in messages.
+    `cwd` is the child's folder, and `paths` are the folders, separated as in PYTHONPATH, from which
+    it imports the user's code (empty: from `cwd`). The child's own output goes to `log`. `subject`
+    names the model in messages.
     """
 
     def __init__(
-        self, module: str, log: Path, limits: CheckConfig, subject: str, cwd: str = ""
+        self,
+        module: str,
+        log: Path,
+        limits: CheckConfig,
+        subject: str,
+        cwd: str = "",
+        paths: str = "",
     ) -> None:
         self._log, self._limits, self._subject = log, limits, subject
         self._stage, self._heard_at = "loading the model", time.monotonic()
@@ -58,7 +65,7 @@ class GuardedChild:
                 stdout=subprocess.PIPE,
                 stderr=file,
                 cwd=cwd if cwd and Path(cwd).is_dir() else None,
-                env=children.environment(*filter(None, [cwd]), CUDA_VISIBLE_DEVICES=""),
+                env=children.environment(*filter(None, [paths or cwd]), CUDA_VISIBLE_DEVICES=""),
                 start_new_session=True,  # what it forks ends with it; Ctrl-C is for the parent
             )
         threading.Thread(target=self._watch, name="watch", daemon=True).start()

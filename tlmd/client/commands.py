@@ -32,7 +32,13 @@ def add(commands: Any, common: Common, job: Common) -> None:
     stop = command("stop", "stop the daemon; everything measured is kept", _stop)
     stop.add_argument("--now", action="store_true", help="do not wait for work in flight")
     command("status", "show what the daemon is doing", _status)
-    job(command("submit", "give the daemon a model to tune", _submit))
+    submit = command(
+        "submit", "give the daemon a model to tune; ends when the model works", _submit
+    )
+    job(submit)
+    submit.add_argument(
+        "--detach", action="store_true", help="do not wait until the model is known to work"
+    )
     command("jobs", "list jobs", _jobs)
     wait = command("wait", "wait until a job has ended", _wait)
     cancel = command("cancel", "end a job; everything measured is kept", _cancel)
@@ -108,18 +114,24 @@ def _submit(options: Any) -> int:
 
     daemon = _daemon(options)
     config = configuration.load(options.config, {"tune.trials": options.trials})
-    model = options.model
-    if model.endswith((".onnx", ".pt2")):
-        model = str(Path(model).expanduser().absolute())
-        if not Path(model).is_file():
-            raise BadInput(f"no such file: {options.model}; give the path of an existing model")
+    from tlmd.workloads import frontends
+
+    frontends.check(options.model)
+    path = Path(options.model).expanduser()
+    model = str(path.absolute()) if path.exists() else options.model
     job = daemon.submit(
         model,
         input_shape=options.input_shape,
+        task=options.task,
+        weights=options.weights,
         target=options.target,
         trials=config.tune.trials,
         time_budget=options.time_budget,
     )
+    if not options.detach:
+        from tlmd.client import views
+
+        views.until_accepted(job)
     return _print(options, {"id": job.id}, f"{job.id}: `tlmd wait {job.id}` waits for it")
 
 

@@ -18,7 +18,7 @@ from tlmd.types import JobState
 if TYPE_CHECKING:
     import subprocess
 
-    from tlmd.client.export import TuneResult
+    from tlmd.client.tune_result import TuneResult
     from tlmd.model_spec import Shapes
 
 _TIMEOUT_S = 65.0
@@ -75,11 +75,14 @@ class Daemon:
         corpus: str = "",
         until_converged: bool = False,
         tasks: str = "",
+        task: str = "",
+        weights: str = "",
     ) -> Job:
         """Start a job. It tunes `model` (see `tlmd.tune`), or trains the TLM on `corpus`.
 
         `trials` is the number of measurements per task (default 16; for a corpus no limit).
-        `time_budget` is in seconds. `tasks` is a file with the tasks of an already lowered model.
+        `time_budget` is in seconds. `tasks` is a file with the tasks of a model that was lowered
+        already. `task` and `weights` are those of `ModelSpec`.
         """
         document: dict[str, Any] = {
             "model": model,
@@ -90,6 +93,8 @@ class Daemon:
             "until_converged": until_converged,
             "cwd": str(Path.cwd()),
             "tasks": tasks,
+            "model_task": task,
+            "weights": str(Path(weights).expanduser().absolute()) if weights else "",
         }
         if trials is not None:
             document["trials"] = trials

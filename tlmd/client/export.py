@@ -10,11 +10,11 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tlmd.client import reports
+from tlmd.client.tune_result import TuneResult, check_out
 from tlmd.errors import BadInput, Failed
 from tlmd.measure.cores import plan_cores, slot_lock
 from tlmd.measure.peak import measure_roofline
@@ -29,28 +29,6 @@ from tlmd.types import TargetInfo, Task
 from tlmd.workloads import lowering, whole_model
 from tlmd.workloads.corpus import load_tasks
 from tlmd.workloads.preparation import LoweredModel, lower_model
-
-
-@dataclass(frozen=True)
-class TuneResult:
-    """The result of a job."""
-
-    summary: dict[str, Any]
-    """The content of ``summary.json``."""
-
-    out: Path | None
-    """The folder with the written files; None if nothing was written."""
-
-    pytorch_ms: float | None
-    """Time of the original model in PyTorch eager mode on the same cores, in milliseconds. None if
-    it is not a PyTorch model, or if nothing was exported."""
-
-    interrupted: bool
-    """The user stopped the job before its end."""
-
-    limits: tuple[str, ...] = ()
-    """For each task, the limit of which its ``peak_fraction`` is a share: the nearer of ``compute``
-    and ``memory`` (the roofline)."""
 
 
 def export(state_dir: Path, job_id: str, out: Path | None) -> TuneResult:
@@ -74,20 +52,6 @@ def _tasks(spec: JobSpec) -> list[Task]:
     if not spec.tasks:
         raise Failed(f"the model of job {spec.id} is not lowered yet; wait for it")
     return load_tasks(Path(spec.tasks))
-
-
-def check_out(out: Path | None) -> None:
-    """Check, before hours of measuring, that results can be written to `out`. Raises `BadInput`."""
-    if out is None:
-        return
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=out):
-            pass
-    except OSError as error:
-        raise BadInput(
-            f"cannot write to --out {out}: {error.strerror}; choose another folder"
-        ) from error
 
 
 def read_states(store: RecordStore, tasks: list[Task]) -> list[TaskState]:

@@ -1,13 +1,12 @@
 """`tlmd tune`: one model, from the file to the compiled result.
 
-This process lowers the model and sends its tasks to the daemon of the state directory. If no daemon
-runs there, it starts a private one, which ends with the job. When the daemon has measured the
-tasks, this process compiles the model with the best programs.
+A process of its own holds the model (`model_process`). When the model works, its tasks go to the
+daemon of the state directory. If no daemon runs there, a private one starts meanwhile, which ends
+with the job. When the tasks are measured, the model's process compiles it with the best programs.
 """
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import threading
@@ -20,20 +19,17 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from tlmd.client import export, lifecycle
+from tlmd.client import lifecycle
 from tlmd.client.connection import Daemon, Job
-from tlmd.client.export import TuneResult
+from tlmd.client.model_process import ModelProcess
 from tlmd.client.tune_request import TuneRequest
+from tlmd.client.tune_result import TuneResult, check_out
 from tlmd.config import SHIPPED, Config
 from tlmd.errors import BadInput, Failed, Interrupted, NoDaemon
-from tlmd.measure.cores import CoreLayout, plan_slots
+from tlmd.measure.cores import plan_slots
 from tlmd.model import checkpoint as checkpoints
-from tlmd.records.store import RecordStore
-from tlmd.space import target as targets
 from tlmd.state_dir import make_state_dir
 from tlmd.workloads import frontends
-from tlmd.workloads.corpus import save_tasks
-from tlmd.workloads.preparation import LoweredModel, lower_source
 
 __all__ = ["Display", "TuneResult", "run"]
 _END_S = 90.0
@@ -57,50 +53,45 @@ def run(request: TuneRequest, config: Config, display: Display | None = None) ->
     """Tune the model of `request` and return its `TuneResult`.
 
     After SIGINT or SIGTERM the batch in flight is finished and everything measured is kept; after a
-    second signal the job ends at once. Raises `BadInput` if an argument cannot be used, and
-    `Failed` if nothing can be exported.
+    second signal the job ends at once. Raises `BadInput` if an argument or the model cannot be
+    used, and `Failed` if nothing can be exported.
     """
     display = display or Display()
     started_at = time.monotonic()
     layout = plan_slots(config.measure.slots, run=config.measure.run_cores or None)[0]
-    target = targets.resolve(request.target, len(layout.run))
     frontends.check(request.spec.name)
-    export.check_out(request.out)
+    check_out(request.out)
     state_dir = make_state_dir(request.state_dir).absolute()
     running = lifecycle.running(state_dir)
-    with _PrivateDaemon(request, config, running) as private:
-        with _away_from_run_cores(layout, running is not None) as leave_run_cores:
-            private.launch()
-            display.stage("loading the model")
-            source = frontends.load(request.spec)
-            display.stage("lowering it to tasks")
-            prepared = lower_source(request.spec, source, target)
-            display.stage("starting the daemon" if running is None else "submitting the job")
-            leave_run_cores()
-            daemon = running or private.daemon()
-            job = _submit(request, config, daemon, prepared)
-            stopped = _follow(job, display)
-            private.ask_to_end()  # which takes seconds; the compiling goes on meanwhile
-            with RecordStore(state_dir / "records.sqlite", read_only=True) as store:
-                states = export.read_states(store, prepared.tasks)
-            if stopped:
-                return export.interrupted(request.spec.name, states, started_at)
+    log = state_dir / "logs" / "tune.log"
+    with (
+        _PrivateDaemon(request, config, running) as private,
+        ModelProcess(request.spec, config, log) as model,
+    ):
+        private.launch()
+        tasks = state_dir / "jobs" / f"{uuid.uuid4().hex[:12]}.tasks"
+        model.accept(request.target, layout, running is not None, tasks, display.stage)
+        display.stage("starting the daemon" if running is None else "submitting the job")
+        daemon = running or private.daemon()
+        job = _submit(request, config, daemon, tasks)
+        stopped = _follow(job, display)
+        private.ask_to_end()  # which takes seconds; the compiling goes on meanwhile
+        if not stopped:
             display.stage("compiling and timing the whole model")
-            return export.deliver(
-                prepared, states, state_dir, request.out, started_at, before_timing=private.end
-            )
+        return model.deliver(state_dir, request.out, started_at, stopped, private.end)
 
 
-def _submit(request: TuneRequest, config: Config, daemon: Daemon, prepared: LoweredModel) -> Job:
-    path = daemon.state_dir / "jobs" / f"{uuid.uuid4().hex[:12]}.tasks"
-    save_tasks(path, prepared.tasks)
+def _submit(request: TuneRequest, config: Config, daemon: Daemon, tasks: Path) -> Job:
+    spec = request.spec
     return daemon.submit(
-        request.spec.name,
-        input_shape=request.spec.input_shapes,
+        spec.name,
+        input_shape=spec.input_shapes,
+        task=spec.task,
+        weights=spec.weights,
         target=request.target,
         trials=config.tune.trials,
         time_budget=request.time_budget,
-        tasks=str(path),
+        tasks=str(tasks),
     )
 
 
@@ -210,25 +201,3 @@ def _check_checkpoint(config: Config) -> None:
         raise
     except OSError as error:
         raise BadInput(f"cannot read the checkpoint {directory}: {error.strerror}") from error
-
-
-@contextmanager
-def _away_from_run_cores(layout: CoreLayout, now: bool) -> Iterator[Callable[[], None]]:
-    """Keep this process off the run cores: from `now`, or from the call of the yielded function."""
-    import torch
-
-    before, threads = os.sched_getaffinity(0), torch.get_num_threads()
-
-    def leave_run_cores() -> None:
-        torch.set_num_threads(max(1, len(layout.build)))
-        for thread in threading.enumerate():
-            if thread.native_id is not None:
-                os.sched_setaffinity(thread.native_id, set(layout.build))
-
-    if now:
-        leave_run_cores()
-    try:
-        yield leave_run_cores
-    finally:
-        os.sched_setaffinity(0, before)
-        torch.set_num_threads(threads)

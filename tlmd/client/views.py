@@ -21,7 +21,7 @@ from rich.text import Text
 from tlmd.client import lifecycle
 from tlmd.client.connection import Daemon, Job
 from tlmd.client.progress import STOPPED, LiveLine, detail_line
-from tlmd.errors import Interrupted, NoDaemon
+from tlmd.errors import BadInput, Interrupted, NoDaemon
 from tlmd.types import JobState
 
 _WATCH_S = 1.0
@@ -74,9 +74,20 @@ def wait(job: Job, quiet: bool) -> dict[str, Any]:
         return job.wait(progress=lambda document: _show(line, document))
 
 
+def until_accepted(job: Job) -> None:
+    """Wait until the job's model is known to work. Raises `BadInput` with the cause if not."""
+    with LiveLine(Console(stderr=True)) as line:
+        for document in job.daemon.follow(job.id):
+            if document.get("state") == JobState.FAILED:
+                raise BadInput(document["reason"])
+            if document.get("state") != JobState.PREPARING:
+                return
+            line.stage(document.get("stage") or f"preparing {document['model']}")
+
+
 def _show(line: LiveLine, document: dict[str, Any]) -> None:
     if document["state"] == "preparing":
-        line.stage(f"lowering {document['model']}")
+        line.stage(document.get("stage") or f"preparing {document['model']}")
     elif document.get("progress"):
         line.progress(SimpleNamespace(**document["progress"]))
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from tlmd.config import CheckConfig
 from tlmd.daemon import jobs as job_views
 from tlmd.daemon.event_log import EventLog
 from tlmd.daemon.task_extraction import ExtractionRequest, TaskExtractor
@@ -40,12 +41,15 @@ class JobManager:
         event_log: EventLog,
         call: Callable[[Callable[[], Any]], Any],
         request_of: Callable[[JobSpec], ExtractionRequest],
+        limits: CheckConfig,
     ) -> None:
         self._state_dir = state_dir
         self._store = store
         self._event_log = event_log
         self._call = call
         self._request_of = request_of
+        self._limits = limits
+        self._stages: dict[str, str] = {}
         self._specs: dict[str, tuple[JobSpec, JobState]] = {}
         self._waiting: dict[str, tuple[TuningJob, list[Task]]] = {}
         self._extractors: dict[str, TaskExtractor] = {}
@@ -78,7 +82,7 @@ class JobManager:
             except BadInput as error:
                 _log.warning("%s; lowering the model again", error)
         extractor = self._extractors[spec.id] = TaskExtractor(
-            self._state_dir / "logs" / "extraction.log"
+            self._state_dir / "logs" / "extraction.log", self._limits
         )
         threading.Thread(
             target=self._extract, args=(spec, extractor), name="extraction", daemon=True
@@ -104,7 +108,9 @@ class JobManager:
         """The summaries of all jobs, which `tlmd jobs` shows."""
         now = time.monotonic()
         return [
-            job_views.summary(s, state, self._job(s.id), now) for s, state in self._specs.values()
+            job_views.summary(s, state, self._job(s.id), now)
+            | {"stage": self._stages.get(s.id, "") if state is JobState.PREPARING else ""}
+            for s, state in self._specs.values()
         ]
 
     def detail(self, job_id: str) -> dict[str, Any]:
@@ -132,8 +138,11 @@ class JobManager:
             if spec.corpus:  # a corpus takes long: measure the first tasks already
                 self._call(lambda: self._extend(spec.id, new))
 
+        def on_stage(text: str) -> None:
+            self._call(lambda: self._stages.update({spec.id: text}))
+
         try:
-            extractor.run(self._request_of(spec), spec.cwd, on_tasks)
+            extractor.run(self._request_of(spec), spec.cwd, on_tasks, on_stage)
             path = self._state_dir / "jobs" / f"{spec.id}.tasks"
             save_tasks(path, tasks)
             self._call(lambda: self._add_last(replace(spec, tasks=str(path)), tasks))

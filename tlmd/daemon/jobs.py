@@ -48,6 +48,8 @@ def make_spec(request: dict[str, Any]) -> JobSpec:
         cwd=str(request.get("cwd") or "/"),
         tasks=str(request.get("tasks") or ""),
         created=time.time(),
+        model_task=str(request.get("model_task") or ""),
+        weights=str(request.get("weights") or ""),
     )
 
 

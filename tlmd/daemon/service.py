@@ -71,7 +71,7 @@ class Service:
         self._pipeline: Pipeline | None = None
         self._cluster: Cluster | None = None
         self._jobs = JobManager(
-            state_dir, self.store, self.event_log, self._report, self._extraction_of
+            state_dir, self.store, self.event_log, self._report, self._extraction_of, config.check
         )
         self._stopping = False
         self._now = False

@@ -1,28 +1,23 @@
-"""Lowers models and corpora to tasks, in a child process.
+"""Finds the tasks of models and corpora, in a child process.
 
-The child is ``python -m tlmd.daemon.task_extraction``. If a model crashes a frontend or needs too
-much memory, only its job fails. The child reads one `ExtractionRequest` from standard input. It
-writes frames to standard output: the tasks as soon as they are known, and `ExtractionEnd` at last.
-A frame is its length, a flag that marks the last frame, and a msgpack message.
+A model must work before anything of it is measured (`workloads.acceptance`). If it crashes a
+frontend or needs too much memory, only its job fails. The child gets one `ExtractionRequest` and
+sends the tasks as soon as they are known.
 """
 
 from __future__ import annotations
 
-import os
-import struct
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
 
-from tlmd import children, wire
-from tlmd.errors import BadInput, Failed, TlmdError
+from tlmd import wire
+from tlmd.config import CheckConfig
+from tlmd.errors import BadInput, Failed
+from tlmd.guarded_child import STAGE, Channel, GuardedChild, serve
 from tlmd.model_spec import ModelSpec
 from tlmd.types import TargetInfo, Task
-
-_HEADER = struct.Struct("<I?")
 
 
 @dataclass(frozen=True)
@@ -45,90 +40,57 @@ class ExtractionRequest:
     """Folder for the tasks of the paper's corpus, because lowering it takes 15 minutes."""
 
 
-@dataclass(frozen=True)
-class ExtractionEnd:
-    """The last frame."""
-
-    error: str
-    """One line. Empty: all tasks were found."""
-
-    bad_input: bool = False
-    """The error is caused by the user's input (`BadInput`)."""
-
-
 class TaskExtractor:
     """Runs one child process. `cancel` may be called from another thread than `run`."""
 
-    def __init__(self, log: Path) -> None:
-        self._log = log
-        self._process: subprocess.Popen[bytes] | None = None
+    def __init__(self, log: Path, limits: CheckConfig) -> None:
+        self._log, self._limits = log, limits
+        self._child: GuardedChild | None = None
         self._cancelled = False
 
     def run(
-        self, request: ExtractionRequest, cwd: str, on_tasks: Callable[[list[Task]], None]
+        self,
+        request: ExtractionRequest,
+        cwd: str,
+        on_tasks: Callable[[list[Task]], None],
+        on_stage: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """Call `on_tasks` with each portion of tasks. Raises `BadInput` and `Failed`."""
+        """Call `on_tasks` with each portion of tasks, and `on_stage` with what is being done.
+
+        Raises `BadInput` and `Failed`.
+        """
         if self._cancelled:
             raise Failed("it was cancelled")
-        self._log.parent.mkdir(parents=True, exist_ok=True)
-        with open(self._log, "ab") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "tlmd.daemon.task_extraction"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                cwd=cwd if Path(cwd).is_dir() else None,
-                # The child can import tlmd and the modules in the folder of the submitter.
-                env=children.environment(cwd, CUDA_VISIBLE_DEVICES=""),
-            )
-        with self._process as process:
-            assert process.stdin is not None and process.stdout is not None
-            process.stdin.write(wire.pack(request))
-            process.stdin.close()
-            end = None
-            for frame in _frames(process.stdout):
-                if isinstance(frame, ExtractionEnd):
-                    end = frame
-                else:
-                    on_tasks(frame)
-        if end is None:
-            reason = "it was cancelled" if self._cancelled else f"exit code {process.returncode}"
-            raise Failed(f"lowering the model ended early ({reason}); see {self._log}")
-        if end.error:
-            raise BadInput(end.error) if end.bad_input else Failed(end.error)
+        subject = request.model.name or f"corpus {request.corpus}"
+        module = "tlmd.daemon.task_extraction"
+        with GuardedChild(module, self._log, self._limits, subject, cwd) as child:
+            self._child = child
+            child.send("extract", wire.pack(request))
+            for kind, payload in child.messages("end"):
+                if kind == STAGE:
+                    on_stage(payload)
+                elif kind == "tasks":
+                    on_tasks(list(wire.unpack(tuple[Task, ...], payload)))  # type: ignore[arg-type]
 
     def cancel(self) -> None:
         """Kill the child process; `run` then raises `Failed`."""
         self._cancelled = True
-        if self._process is not None and self._process.poll() is None:
-            self._process.kill()
+        if self._child is not None:
+            self._child.kill()
 
 
-def _frames(stream: IO[bytes]) -> Iterator[list[Task] | ExtractionEnd]:
-    while len(head := stream.read(_HEADER.size)) == _HEADER.size:
-        length, last = _HEADER.unpack(head)
-        body = stream.read(length)
-        if len(body) < length:
-            return
-        if last:
-            yield wire.unpack(ExtractionEnd, body)
-        else:
-            yield list(wire.unpack(tuple[Task, ...], body))  # type: ignore[arg-type]
-
-
-def tasks_of(request: ExtractionRequest) -> Iterator[list[Task]]:
+def tasks_of(request: ExtractionRequest, on_stage: Callable[[str], None]) -> Iterator[list[Task]]:
     """Yield the tasks of a model or a corpus in portions. Raises `BadInput` and `Failed`."""
     from tlmd.space import target as targets
-    from tlmd.workloads.preparation import lower_model
+    from tlmd.workloads.acceptance import accept
 
     target = request.slot or targets.resolve(request.target, request.cores)
     if request.corpus == "paper":
         yield from _paper(Path(request.cache_dir) / f"paper-{target.fingerprint}.tasks", target)
-        return
-    if request.corpus:
+    elif request.corpus:
         yield _from_file(Path(request.corpus))
-        return
-    yield lower_model(request.model, target).tasks
+    else:
+        yield accept(request.model, target, on_stage).model.tasks
 
 
 def _paper(cache: Path, target: TargetInfo) -> Iterator[list[Task]]:
@@ -158,30 +120,16 @@ def _from_file(path: Path) -> list[Task]:
             raise error from None
 
 
-def main() -> int:
-    """Answer the request of the parent process; the exit code."""
-    out = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # the output of libraries must not mix with the frames
-    request = wire.unpack(ExtractionRequest, sys.stdin.buffer.read())
-
-    def send(message: Any, last: bool) -> None:
-        body = wire.pack(message)
-        out.write(_HEADER.pack(len(body), last) + body)
-        out.flush()
-
-    try:
-        for tasks in tasks_of(request):
-            send(tasks, False)
-        send(ExtractionEnd(""), True)
-    except TlmdError as error:
-        send(ExtractionEnd(str(error), isinstance(error, BadInput)), True)
-    except Exception as error:
-        import traceback
-
-        traceback.print_exc()
-        send(ExtractionEnd(f"lowering failed: {type(error).__name__}: {error}"[:300]), True)
-    return 0
+def handle(channel: Channel) -> None:
+    """Answer the request of the parent process."""
+    message = channel.receive()
+    if message is None:
+        return
+    request = wire.unpack(ExtractionRequest, message[1])
+    for tasks in tasks_of(request, channel.stage):
+        channel.send("tasks", wire.pack(tasks))
+    channel.send("end")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(serve(handle))

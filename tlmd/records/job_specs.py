@@ -49,10 +49,16 @@ class JobSpec:
     ended: float = 0.0
     """Seconds since the epoch. 0: the job has not ended."""
 
+    model_task: str = ""
+    """`ModelSpec.task`."""
+
+    weights: str = ""
+    """`ModelSpec.weights`."""
+
     @property
     def model_spec(self) -> ModelSpec:
         """The model with everything that loading it depends on."""
-        return ModelSpec(self.model, self.input_shapes)
+        return ModelSpec(self.model, self.input_shapes, self.model_task, self.weights)
 
     @property
     def title(self) -> str:

@@ -1,0 +1,56 @@
+"""`tlmd check`: would this model work? Nothing is measured."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from tlmd.client.model_process import ModelProcess
+from tlmd.client.output_capture import captured_output
+from tlmd.client.progress import LiveLine
+from tlmd.config import Config
+from tlmd.measure.cores import plan_slots
+from tlmd.model_spec import ModelSpec
+
+
+def check(
+    spec: ModelSpec, target: str, config: Config, log: Path, on_stage: Callable[[str], None]
+) -> dict[str, Any]:
+    """What is known of a model that works. Raises `BadInput` for one that does not."""
+    from tlmd.workloads import frontends
+
+    frontends.check(spec.name)
+    layout = plan_slots(config.measure.slots, run=config.measure.run_cores or None)[0]
+    with ModelProcess(spec, config, log) as process:
+        return process.accept(target, layout, False, None, on_stage)
+
+
+def run(spec: ModelSpec, target: str, config: Config, state_dir: Path, as_json: bool) -> int:
+    """Check a model, show the result, and return the exit code."""
+    log = state_dir / "logs" / "check.log"
+    with captured_output(log) as stderr, LiveLine(Console(file=stderr)) as live:
+        found = check(spec, target, config, log, live.stage)
+    document = {"model": spec.name, "works": True, **found}
+    print(json.dumps(document, indent=1) if as_json else _text(document))
+    return 0
+
+
+def _text(document: dict[str, Any]) -> str:
+    error, seconds = document["error"], document["seconds"]
+    compared = "outputs were not compared"
+    if error is not None:
+        compared = f"outputs are those of the original (relative error {error:.1e})"
+    inputs = ", ".join(f"{n} {dtype}{shape}" for n, shape, dtype in document["inputs"])
+    lines = [
+        f"{document['model']} works: {compared}",
+        f"inputs   {inputs}",
+        f"outputs  {', '.join(path or 'a tensor' for path in document['outputs'])}",
+        f"tasks    {document['tasks']} to tune, {document['programs']} calls, "
+        f"{document['flops'] / 1e9:.3g} GFLOP a run",
+        "seconds  " + ", ".join(f"{stage} {s:.1f}" for stage, s in seconds.items()),
+    ]
+    return "\n".join([*lines, *(f"note     {note}" for note in document["notes"])])

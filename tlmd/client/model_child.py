@@ -1,0 +1,120 @@
+"""The process that holds a user's model during `tlmd tune` and `tlmd check`.
+
+It loads the model, lowers it, compares its outputs, and waits. When the job is done, it compiles
+the model with the best programs and times it. `model_process` is the other end.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from tlmd import wire
+from tlmd.guarded_child import Channel, serve
+from tlmd.model_spec import ModelSpec
+
+
+@dataclass(frozen=True)
+class AcceptRequest:
+    """The first message: which model, for which target."""
+
+    spec: ModelSpec
+    target: str
+
+    run: tuple[int, ...]
+    """The cores that the model will run on."""
+
+    build: tuple[int, ...]
+    """The cores that stay free for this process while others are timed."""
+
+    is_slot_busy: bool
+    """Something is timed on the run cores already."""
+
+    tasks: str
+    """The file to which the tasks are written. Empty: none."""
+
+
+@dataclass(frozen=True)
+class DeliverRequest:
+    """The second message: what to do with the records."""
+
+    state_dir: str
+    out: str
+    elapsed_s: float
+    """How long the job has taken so far."""
+    interrupted: bool
+    """The user stopped the job: nothing is compiled."""
+
+
+def handle(channel: Channel) -> None:
+    """Answer the messages of `model_process`."""
+    message = channel.receive()
+    if message is None:
+        return
+    request = wire.unpack(AcceptRequest, message[1])
+    if request.is_slot_busy:
+        _leave_run_cores(request.build)
+    from tlmd.space import target as targets
+    from tlmd.workloads import acceptance, corpus
+
+    target = targets.resolve(request.target, len(request.run))
+    accepted = acceptance.accept(request.spec, target, channel.stage)
+    tasks = accepted.model.tasks
+    if request.tasks:
+        corpus.save_tasks(Path(request.tasks), tasks)
+    inputs = [(i.name, list(i.shape), i.dtype) for i in accepted.model.source.inputs]
+    found: dict[str, Any] = {
+        "tasks": len(tasks),
+        "programs": sum(task.weight for task in tasks),
+        "flops": sum(task.flops * task.weight for task in tasks),
+        "inputs": inputs,
+        "outputs": [path for path, _ in accepted.model.source.outputs.tensors()],
+        "error": accepted.error,
+        "seconds": accepted.seconds,
+        "notes": list(accepted.notes),
+        "target": asdict(target),
+    }
+    channel.send("accepted", found)
+    _leave_run_cores(request.build)
+    message = channel.receive()
+    if message is not None:
+        _deliver(channel, accepted.model, wire.unpack(DeliverRequest, message[1]), request.run)
+
+
+def _deliver(channel: Channel, model: Any, request: DeliverRequest, run: tuple[int, ...]) -> None:
+    from tlmd.client import export
+    from tlmd.records.store import RecordStore
+
+    state_dir = Path(request.state_dir)
+    started_at = time.monotonic() - request.elapsed_s
+    with RecordStore(state_dir / "records.sqlite", read_only=True) as store:
+        states = export.read_states(store, model.tasks)
+
+    def before_timing() -> None:
+        channel.send("compiled")  # the parent answers when nothing else runs any more
+        channel.receive()
+
+    if request.interrupted:
+        result = export.interrupted(model.spec.name, states, started_at)
+    else:
+        out = Path(request.out) if request.out else None
+        result = export.deliver(model, states, state_dir, out, started_at, before_timing)
+    channel.send("delivered", result.to_plain())
+
+
+def _leave_run_cores(build: tuple[int, ...]) -> None:
+    """Keep all threads of this process off the cores on which something is timed."""
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(max(1, len(build)))
+    for thread in threading.enumerate():
+        if thread.native_id is not None:
+            os.sched_setaffinity(thread.native_id, set(build))
+
+
+if __name__ == "__main__":
+    sys.exit(serve(handle))

@@ -1,0 +1,95 @@
+"""The user's model in a process of its own: accepted before anything is measured, compiled at last.
+
+The command itself loads neither TVM nor torch, and a model that crashes, hangs or needs all memory
+costs one line.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from tlmd import wire
+from tlmd.client.model_child import AcceptRequest, DeliverRequest
+from tlmd.client.tune_result import TuneResult
+from tlmd.config import Config
+from tlmd.guarded_child import STAGE, GuardedChild
+from tlmd.measure.cores import CoreLayout
+from tlmd.model_spec import ModelSpec
+
+
+class ModelProcess:
+    """Call `accept` first, then, for a job, `deliver`. A context manager that ends the process."""
+
+    def __init__(self, spec: ModelSpec, config: Config, log: Path) -> None:
+        self._spec = spec
+        paths = os.pathsep.join(dict.fromkeys([str(Path.cwd()), *filter(None, sys.path[:1])]))
+        self._child = GuardedChild(
+            "tlmd.client.model_child", log, config.check, spec.name, str(Path.cwd()), paths
+        )
+
+    def __enter__(self) -> ModelProcess:
+        return self
+
+    def __exit__(
+        self,
+        _kind: type[BaseException] | None,
+        _error: BaseException | None,
+        _trace: TracebackType | None,
+    ) -> None:
+        self._child.kill("")
+
+    def accept(
+        self,
+        target: str,
+        layout: CoreLayout,
+        is_slot_busy: bool,
+        tasks: Path | None,
+        on_stage: Callable[[str], None],
+    ) -> dict[str, Any]:
+        """What is known of the model once it works; its tasks are written to `tasks`.
+
+        Raises `BadInput` if it does not work, and `Failed`.
+        """
+        request = AcceptRequest(
+            self._spec, target, layout.run, layout.build, is_slot_busy, str(tasks or "")
+        )
+        self._child.send("accept", wire.pack(request))
+        found: dict[str, Any] = {}
+        for kind, payload in self._child.messages("accepted"):
+            if kind == STAGE:
+                on_stage(payload)
+            else:
+                found = payload
+        return found
+
+    def deliver(
+        self,
+        state_dir: Path,
+        out: Path | None,
+        started_at: float,
+        interrupted: bool,
+        before_timing: Callable[[], None],
+    ) -> TuneResult:
+        """Compile, time and write the model with the records in `state_dir`.
+
+        `before_timing` is called when it is compiled. Raises `BadInput` and `Failed`.
+        """
+        elapsed_s = time.monotonic() - started_at
+        folder = str(out.absolute()) if out else ""
+        request = DeliverRequest(str(state_dir), folder, elapsed_s, interrupted)
+        self._child.send("deliver", wire.pack(request))
+        plain: dict[str, Any] = {}
+        for kind, payload in self._child.messages("delivered"):
+            if kind == "compiled":
+                before_timing()
+                self._child.send("time")
+            elif kind == "delivered":
+                plain = payload
+        result = TuneResult.from_plain(plain)
+        return result if out is None else TuneResult.from_plain(plain | {"out": str(out)})

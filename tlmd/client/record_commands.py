@@ -1,0 +1,107 @@
+"""The commands about measured records: `tlmd records` and `tlmd measure`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tlmd.client import arguments
+from tlmd.errors import BadInput
+
+Common = Callable[[argparse.ArgumentParser], None]
+
+
+def add(commands: Any, common: Common) -> None:
+    """Add the parsers of these commands to `commands`; `common` adds the options all have."""
+    _add_records(commands, common)
+    _add_measure(commands, common)
+
+
+def _add_records(commands: Any, common: Common) -> None:
+    records = commands.add_parser("records", help="list, import and export measured records")
+    actions = records.add_subparsers(metavar="ACTION", required=True, dest="action")
+    kind = "a directory with a MetaSchedule database, or a data set file .msgpack[.gz]"
+    for name, text in (
+        ("import", "add records to the store"),
+        ("export", "write records of the store to PATH"),
+    ):
+        action = actions.add_parser(name, help=text)
+        action.add_argument("path", metavar="PATH", type=Path, help=kind)
+        if name == "import":
+            action.add_argument("--target", default="native", help="target of the records")
+        common(action)
+        action.set_defaults(run=_records)
+    listing = actions.add_parser("list", help="show the newest records and their ids")
+    listing.add_argument("--failed", action="store_true", help="only candidates that failed")
+    listing.add_argument("--task", default="", metavar="NAME", help="only of this task")
+    listing.add_argument("-n", type=arguments.positive, default=20, metavar="COUNT")
+    common(listing)
+    listing.set_defaults(run=_list_records)
+
+
+def _records(options: argparse.Namespace) -> int:
+    from tlmd import config as configuration
+
+    config = configuration.load(options.config)
+    from tlmd.client.output_capture import captured_output
+    from tlmd.measure.cores import plan_cores
+    from tlmd.state_dir import default_state_dir, make_state_dir
+
+    cores = plan_cores(run=config.measure.run_cores or None)
+    state = make_state_dir(options.state_dir or default_state_dir())
+    with captured_output(state / "logs" / "records.log"):
+        from tlmd.client import interchange
+
+        if options.action == "import":
+            counts = interchange.import_records(options.path, options.target, len(cores.run), state)
+        else:
+            counts = interchange.export_records(options.path, state)
+    if options.json:
+        print(json.dumps(counts))
+        return 0
+    skipped = f", {counts['skipped']} skipped" if counts.get("skipped") else ""
+    print(f"{options.action}ed {counts['records']} records of {counts['tasks']} tasks{skipped}")
+    return 0
+
+
+def _list_records(options: argparse.Namespace) -> int:
+    from tlmd.client import record_list
+    from tlmd.state_dir import default_state_dir
+
+    state = options.state_dir or default_state_dir()
+    rows = record_list.newest_records(state, options.n, options.failed, options.task)
+    print(json.dumps(rows, indent=1) if options.json else record_list.text(rows))
+    return 0
+
+
+def _add_measure(commands: Any, common: Common) -> None:
+    measure = commands.add_parser(
+        "measure", help="measure one recorded candidate alone and print its schedule"
+    )
+    measure.add_argument("record", metavar="RECORD", help="the id that `tlmd records list` shows")
+    common(measure)
+    measure.set_defaults(run=_measure)
+
+
+def _measure(options: argparse.Namespace) -> int:
+    from tlmd import config as configuration
+
+    config = configuration.load(options.config)
+    from tlmd.client.output_capture import captured_output
+    from tlmd.state_dir import default_state_dir
+
+    state = Path(options.state_dir or default_state_dir()).absolute()
+    if not (state / "records.sqlite").exists():
+        raise BadInput(f"{state} holds no records; `tlmd tune` measures some")
+    with captured_output(state / "logs" / "measure.log"):
+        from tlmd.client.measure_record import measure_record
+
+        measured = measure_record(state, options.record, config)
+    if options.json:
+        print(json.dumps(measured.document(), indent=1))
+    else:
+        print(measured.text(options.verbose))
+    return 0 if measured.outcome.ok else 1
