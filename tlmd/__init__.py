@@ -9,14 +9,26 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tlmd.api import connect, start, tune
+    from tlmd.api import check, connect, load, start, tune
     from tlmd.client.connection import Daemon, Job
     from tlmd.client.tune_result import TuneResult
 
 __version__ = "0.1.0"
-__all__ = ["Daemon", "Job", "TuneResult", "__version__", "connect", "start", "tune"]
+__all__ = [
+    "Daemon",
+    "Job",
+    "TuneResult",
+    "__version__",
+    "check",
+    "connect",
+    "load",
+    "start",
+    "tune",
+]
 _LAZY = {
     "tune": "tlmd.api",
+    "check": "tlmd.api",
+    "load": "tlmd.api",
     "start": "tlmd.api",
     "connect": "tlmd.api",
     "Daemon": "tlmd.client.connection",

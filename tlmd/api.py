@@ -1,4 +1,4 @@
-"""The Python interface: `tune` runs one job, `start` and `connect` return a daemon."""
+"""The Python interface: `tune` runs one job, `load` its result, `start` returns a daemon."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from tlmd import config as configuration
 if TYPE_CHECKING:
     from tlmd.client.connection import Daemon
     from tlmd.client.tune_result import TuneResult
+    from tlmd.workloads.compiled_model import CompiledModel
 
 Path_ = str | PathLike[str]
 
@@ -19,6 +20,8 @@ def tune(
     model: str,
     *,
     input_shape: tuple[int, ...] | tuple[tuple[int, ...], ...] | None = None,
+    task: str = "",
+    weights: Path_ = "",
     target: str = "native",
     trials: int = 16,
     time_budget: float | None = None,
@@ -30,10 +33,13 @@ def tune(
 ) -> TuneResult:
     """Tune `model` and return the results that ``tlmd tune`` writes.
 
-    `model` is a file (``.onnx``, ``.pt2``), ``package.module:factory`` or a name from the zoo.
-    `input_shape` is one shape, or one shape per input. `trials` is the number of measurements per
-    task. Measuring ends after `time_budget` seconds. `settings` are dotted keys of the
-    configuration, such as ``**{"measure.builders": 1}``.
+    `model` is a file (``.onnx``, ``.pt2``), a directory of transformers (``config.json``),
+    ``package.module:factory``, ``torchvision:NAME``, ``timm:NAME``, ``hf:MODEL_TYPE`` or a name
+    from the zoo. `input_shape` is one shape, or one shape per input. `task` says what a model of
+    transformers is used for, if its configuration does not. `weights` is a .safetensors file for
+    the model of a factory. `trials` is the number of measurements per task. Measuring ends after
+    `time_budget` seconds. `settings` are dotted keys of the configuration, such as
+    ``**{"measure.builders": 1}``.
 
     Raises `tlmd.errors.BadInput` and `tlmd.errors.Failed`.
     """
@@ -45,7 +51,7 @@ def tune(
     from tlmd.model_spec import ModelSpec
 
     request = TuneRequest(
-        ModelSpec(str(model), as_shapes(input_shape)),
+        ModelSpec(str(model), as_shapes(input_shape), task, str(weights)),
         target=target,
         time_budget=time_budget,
         out=Path(out) if out else None,
@@ -54,6 +60,49 @@ def tune(
         flags=flags,
     )
     return tuning.run(request, loaded)
+
+
+def check(
+    model: str,
+    *,
+    input_shape: tuple[int, ...] | tuple[tuple[int, ...], ...] | None = None,
+    task: str = "",
+    weights: Path_ = "",
+    target: str = "native",
+    state_dir: Path_ | None = None,
+    **settings: Any,
+) -> dict[str, Any]:
+    """Check that tlmd can tune `model`, and return what is known of it. Nothing is measured.
+
+    The arguments are those of `tune`. The result has the model's inputs and outputs, the number of
+    its tasks, and the error of its compiled outputs. Raises `tlmd.errors.BadInput` with the cause
+    if the model cannot be tuned.
+    """
+    loaded = configuration.load(None, settings)
+    from tlmd.client import check as checking
+    from tlmd.client.connection import as_shapes
+    from tlmd.model_spec import ModelSpec
+    from tlmd.state_dir import make_state_dir
+
+    spec = ModelSpec(str(model), as_shapes(input_shape), task, str(weights))
+    log = make_state_dir(_state_dir(state_dir)) / "logs" / "check.log"
+    return checking.check(spec, target, loaded, log, lambda _stage: None)
+
+
+def load(out: Path_) -> CompiledModel:
+    """Return the tuned model in the folder `out` as a function.
+
+    It takes numpy arrays or torch tensors as the original model takes its inputs, by position or by
+    name, and returns what the original returns: the same nesting of tuples, dicts and dataclasses.
+
+    Raises `tlmd.errors.BadInput` if the folder holds no tuned model.
+
+        model = tlmd.load("out")
+        logits = model(input_ids=ids, attention_mask=mask).logits
+    """
+    from tlmd.workloads.compiled_model import CompiledModel
+
+    return CompiledModel(Path(out))
 
 
 def start(state_dir: Path_ | None = None, config: Path_ | None = None, **settings: Any) -> Daemon:

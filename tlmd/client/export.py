@@ -127,13 +127,13 @@ def _compile(
 
     The tuned one is in `folder`, the untuned one in `scratch`.
     """
-    target, inputs = targets.tvm_target(result.target), model.source.inputs
+    target, threads = targets.tvm_target(result.target), result.target.cores
     compiled = lowering.compile_model(model.lowered, target, _database(folder, result, target))
     if compiled.missing:
         raise Failed(f"records were not applied to {', '.join(compiled.missing[:5])}")
-    tuned = whole_model.export(compiled.executable, folder, inputs)
+    tuned = whole_model.export(compiled.executable, folder, model.source, threads)
     plain = lowering.compile_model(model.lowered, target)
-    untuned = whole_model.export(plain.executable, scratch, inputs)
+    untuned = whole_model.export(plain.executable, scratch, model.source, threads)
     return compiled, untuned, tuned
 
 

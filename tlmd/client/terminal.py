@@ -97,7 +97,7 @@ def _print(console: Console, result: Any) -> None:
     ]
     if result.out:
         lines.append(
-            f"written to {escape(str(result.out))}: model.so, run.py, report.html, "
+            f"written to {escape(str(result.out))}: model.so, model.json, run.py, report.html, "
             "summary.json, database_*.json"
         )
     for line in lines:

@@ -23,14 +23,21 @@ import numpy as np
 from tlmd import children, wire
 from tlmd.errors import Failed
 from tlmd.model_spec import ModelSpec
+from tlmd.workloads import compiled_model
+from tlmd.workloads.sources import SourceModel
 
 RUN_PY = '''"""Run the tuned model; needs only tvm and numpy. Usage: python run.py [inputs.npz]"""
 
+import os
 import pathlib
 import sys
 import time
 
 import numpy as np
+
+os.environ.setdefault("TVM_NUM_THREADS", "{threads}")  # the model was tuned for so many
+os.environ.setdefault("TVM_BIND_THREADS", "0")
+
 import tvm
 from tvm import relax
 
@@ -80,13 +87,18 @@ class WholeModelTimes:
     model, if the original cannot be run)."""
 
 
-def export(executable: Any, directory: Path, inputs: tuple[Any, ...]) -> Path:
-    """Write ``model.so`` and ``run.py``. Raises `Failed` if linking or writing fails."""
+def export(executable: Any, directory: Path, source: SourceModel, threads: int) -> Path:
+    """Write ``model.so``, ``model.json`` and ``run.py``; the path of the library.
+
+    `threads` is how many threads the model was tuned for. Raises `Failed` if linking or writing
+    fails.
+    """
     library = directory / "model.so"
     try:
         executable.export_library(str(library))
-        listing = [(i.name, i.shape, i.dtype) for i in inputs]
-        (directory / "run.py").write_text(RUN_PY.format(inputs=listing))
+        listing = [(i.name, i.shape, i.dtype) for i in source.inputs]
+        (directory / "run.py").write_text(RUN_PY.format(inputs=listing, threads=threads))
+        compiled_model.write(directory, source, [(library.name, source.inputs)], threads)
     except OSError as error:
         raise Failed(f"cannot write {library}: {error.strerror or error}") from error
     except RuntimeError as error:

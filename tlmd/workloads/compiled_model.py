@@ -1,0 +1,151 @@
+"""A tuned model as a function: `tlmd.load` returns one. It is called as the original model is."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tlmd import structure
+from tlmd.errors import BadInput
+from tlmd.structure import CallStructure, Node
+from tlmd.workloads.sources import InputInfo, SourceModel, numpy_dtype
+
+_FILE = "model.json"
+_SCHEMA = 1
+_ALIGNED = 64  # bytes; TVM's programs read vectors from aligned memory
+
+
+def write(
+    directory: Path,
+    source: SourceModel,
+    libraries: Sequence[tuple[str, tuple[InputInfo, ...]]],
+    threads: int,
+) -> None:
+    """Write ``model.json``: how the libraries of `directory` are called."""
+    document = {
+        "schema": _SCHEMA,
+        "model": source.name,
+        "threads": threads,
+        "libraries": [
+            {"file": file, "inputs": [[i.name, list(i.shape), i.dtype] for i in inputs]}
+            for file, inputs in libraries
+        ],
+        "call": source.call.to_json(),
+        "outputs": source.outputs.to_json(),
+    }
+    (directory / _FILE).write_text(json.dumps(document, indent=1) + "\n")
+
+
+class CompiledModel:
+    """Takes numpy arrays or torch tensors as the original takes them, and returns its structure.
+
+    Outputs are torch tensors if an input was one, else numpy arrays. Calls from several threads
+    run one after the other. `inputs` has the inputs that each library was compiled for.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        document = _read(directory)
+        # Before TVM starts its threads: as many as the model was tuned for, on the process's cores.
+        os.environ.setdefault("TVM_NUM_THREADS", str(document["threads"]))
+        os.environ.setdefault("TVM_BIND_THREADS", "0")
+        import tvm
+        from tvm import relax
+
+        self._call = CallStructure.from_json(document["call"])
+        self._outputs = Node.from_json(document["outputs"])
+        self._lock = threading.Lock()
+        self.inputs: list[tuple[InputInfo, ...]] = []
+        self._machines: list[Any] = []
+        for library in document["libraries"]:
+            path = directory / library["file"]
+            try:
+                module = tvm.runtime.load_module(str(path))
+                self._machines.append(relax.VirtualMachine(module, tvm.cpu()))
+            except Exception as error:
+                raise BadInput(f"cannot load {path}; tune the model again") from error
+            infos = (InputInfo(n, tuple(shape), dtype) for n, shape, dtype in library["inputs"])
+            self.inputs.append(tuple(infos))
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the model. Raises `TypeError` and `ValueError` for inputs that do not fit."""
+        tensors = self._call.bind(args, kwargs)
+        index = self._library([tuple(t.shape) for t in tensors])
+        arrays = [
+            _as_tvm(value, info) for value, info in zip(tensors, self.inputs[index], strict=True)
+        ]
+        with self._lock:
+            found = self._machines[index]["main"](*arrays)
+        flat = [found] if hasattr(found, "numpy") else list(found)
+        wants_torch = any(_is_torch(value) for value in tensors)
+        return structure.rebuild(self._outputs, [_result(o, wants_torch) for o in flat])
+
+    def _library(self, shapes: list[tuple[int, ...]]) -> int:
+        """The index of the library that was compiled for these shapes."""
+        for index, infos in enumerate(self.inputs):
+            if [info.shape for info in infos] == shapes:
+                return index
+        names = [info.name for info in self.inputs[0]]
+        given = ", ".join(f"{n} {s}" for n, s in zip(names, shapes, strict=True))
+        known = " or ".join(
+            ", ".join(f"{info.name} {info.shape}" for info in infos) for infos in self.inputs
+        )
+        raise ValueError(f"the model was compiled for {known}, not for {given}")
+
+
+def _read(directory: Path) -> Mapping[str, Any]:
+    try:
+        document: Mapping[str, Any] = json.loads((directory / _FILE).read_text())
+    except FileNotFoundError as error:
+        raise BadInput(
+            f"{directory} holds no tuned model ({_FILE} is missing); `tlmd tune --out` writes one"
+        ) from error
+    except (OSError, ValueError) as error:
+        raise BadInput(f"{directory / _FILE} is damaged; tune the model again") from error
+    if document.get("schema") != _SCHEMA:
+        raise BadInput(f"{directory / _FILE} is of another version of tlmd; tune the model again")
+    return document
+
+
+def _is_torch(value: Any) -> bool:
+    return "torch" in sys.modules and isinstance(value, sys.modules["torch"].Tensor)
+
+
+def _as_tvm(value: Any, info: InputInfo) -> Any:
+    """An input as TVM's tensor; without a copy where its memory is aligned and contiguous."""
+    import tvm
+
+    if _is_torch(value):
+        value = value.detach().cpu().contiguous()
+        dtype = str(value.dtype).removeprefix("torch.")
+        if dtype == info.dtype and value.data_ptr() % _ALIGNED == 0 and value.numel():
+            return tvm.runtime.from_dlpack(value)
+        value = _to_numpy(value)
+    array = np.asarray(value)
+    if array.dtype.name != info.dtype:
+        wanted = numpy_dtype(info.dtype)
+        if not np.can_cast(array.dtype, wanted):
+            raise TypeError(f"{info.name} must have dtype {info.dtype}, not {array.dtype.name}")
+        array = array.astype(wanted)
+    return tvm.runtime.tensor(np.ascontiguousarray(array))
+
+
+def _to_numpy(value: Any) -> np.ndarray:
+    torch = sys.modules["torch"]
+    if value.dtype == torch.bfloat16:
+        bits: np.ndarray = value.view(torch.int16).numpy()
+        return bits.view(numpy_dtype("bfloat16"))
+    array: np.ndarray = value.numpy()
+    return array
+
+
+def _result(output: Any, wants_torch: bool) -> Any:
+    if not wants_torch:
+        return output.numpy()
+    return sys.modules["torch"].from_dlpack(output)
