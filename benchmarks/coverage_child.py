@@ -1,0 +1,220 @@
+"""The process in which `benchmarks.coverage` tries one network. It sends what it has reached.
+
+The messages are dicts that the parent merges into the network's row. A process that dies or hangs
+costs only its own row: the stages that it had sent are kept.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import traceback
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+import tvm
+from torch.utils import _pytree
+from tvm import relax
+from tvm.relax.frontend.torch import from_exported_program
+
+from benchmarks import networks, networks_onnx
+from tlmd.space import target as targets
+from tlmd.types import ModelSpec
+from tlmd.workloads import frontends, lowering, preparation
+
+assert transformers  # imported for the children, which are forked from a process that has it
+
+_LIMIT = 1e-3
+_LIMIT_16_BITS = 1e-2
+_CAUSE_LENGTH = 240
+_SEED = 1
+
+Arrays = list[np.ndarray]
+
+
+@dataclass(frozen=True)
+class Job:
+    """One network to try."""
+
+    group: str
+    name: str
+
+    folder: str
+    """A scratch folder; it holds the model already if it is a backend test."""
+
+    stock: bool
+    """With stock TVM alone, instead of tlmd."""
+
+    @property
+    def spec(self) -> str:
+        """What tlmd's users would name as the model."""
+        if self.group in networks.LISTS:
+            return f"{networks.LISTS[self.group]}:{self.name}"
+        return str(Path(self.folder) / "model.onnx")
+
+
+class Progress:
+    """Sends stages and figures to the parent."""
+
+    def __init__(self, send: Callable[[dict[str, Any]], None]) -> None:
+        self.send = send
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Time a stage, and send that it was reached if nothing is raised."""
+        begin, cpu = time.monotonic(), time.process_time()
+        yield
+        seconds = round(time.monotonic() - begin, 2)
+        message: dict[str, Any] = {"stage": name, "seconds": seconds}
+        if name == "lowered":
+            message["lower_cpu_s"] = round(time.process_time() - cpu, 2)
+        self.send(message)
+
+
+def examine(job: Job, channel: Any) -> None:
+    """Try one network, and send what happens over the connection `channel`."""
+    silent = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(silent, 1)
+    os.dup2(silent, 2)
+    torch.set_num_threads(1)
+    try:
+        if job.group == "onnx-exported":
+            networks_onnx.write_export(job.name, Path(job.folder))
+        (_with_stock if job.stock else _with_tlmd)(job, Progress(channel.send))
+    except BaseException as error:  # also what ends a process: it is this network's result
+        channel.send({"cause": cause(error, job.spec)})
+    channel.close()
+
+
+def _with_tlmd(job: Job, progress: Progress) -> None:
+    target = targets.resolve("native", 1)
+    with progress.stage("loaded"):
+        spec = ModelSpec(job.spec)
+        source = frontends.load(spec)
+    with progress.stage("lowered"):
+        lowered = preparation.lower_source(spec, source, target)
+    progress.send({"tasks": len(lowered.tasks)})
+    with progress.stage("compiled"):
+        compiled = lowering.compile_model(lowered.lowered, targets.tvm_target(target))
+    given = job.spec.endswith(".onnx")
+    inputs, expected = _values(job) if given else (source.random_inputs(_SEED), [])
+    with progress.stage("run"):
+        actual = _run(compiled.executable, inputs)
+    with progress.stage("right"):
+        if not given and source.reference is not None:
+            expected = source.reference(*inputs)
+        _compare(actual, expected, progress)
+
+
+def _with_stock(job: Job, progress: Progress) -> None:
+    """The same with TVM's importers and default pipeline, without anything of tlmd."""
+    target = targets.tvm_target(targets.resolve("native", 1))
+    if job.spec.endswith(".onnx"):
+        module, inputs, expected = _stock_onnx(job)
+    else:
+        module, inputs, expected = _stock_torch(job)
+    progress.send({"stage": "loaded", "seconds": 0.0})
+    with progress.stage("compiled"):
+        executable = tvm.compile(module, target)
+    with progress.stage("run"):
+        actual = _run(executable, inputs)
+    with progress.stage("right"):
+        _compare(actual, expected, progress)
+
+
+def _stock_torch(job: Job) -> tuple[Any, Arrays, Arrays]:
+    module, example = networks.factory(networks.networks(job.group), job.name)()
+    arguments, keywords = ((), example) if isinstance(example, dict) else (example, {})
+    with torch.no_grad():
+        outputs = module(*arguments, **keywords)
+        program = torch.export.export(module, arguments, keywords, strict=False)
+    imported = from_exported_program(program, keep_params_as_input=False)
+    return imported, _leaves((arguments, keywords)), _leaves(outputs)
+
+
+def _stock_onnx(job: Job) -> tuple[Any, Arrays, Arrays]:
+    import onnx
+    from tvm.relax.frontend.onnx import from_onnx
+
+    imported = from_onnx(onnx.load(job.spec), keep_params_in_input=False)
+    return imported, *_values(job)
+
+
+def _values(job: Job) -> tuple[Arrays, Arrays]:
+    return networks_onnx.read_values(Path(job.folder))
+
+
+def _leaves(values: Any) -> Arrays:
+    """The tensors in a structure of PyTorch, in its order."""
+    found = [v for v in _pytree.tree_leaves(values) if isinstance(v, torch.Tensor)]
+    return [(v.float() if v.dtype == torch.bfloat16 else v).detach().numpy() for v in found]
+
+
+def _run(executable: Any, inputs: Arrays) -> Arrays:
+    machine = relax.VirtualMachine(executable, tvm.cpu())
+    outputs = machine["main"](*(tvm.runtime.tensor(array) for array in inputs))
+    return list(_flat(outputs))
+
+
+def _flat(value: Any) -> Iterator[np.ndarray]:
+    if hasattr(value, "numpy"):
+        yield value.numpy()
+    elif isinstance(value, int | float):
+        yield np.asarray(value)
+    else:
+        for part in value:
+            yield from _flat(part)
+
+
+def _compare(actual: Arrays, expected: Iterable[Any], progress: Progress) -> None:
+    """Send the largest relative error. Raises `ValueError` if it is too large."""
+    wanted = [np.asarray(array) for array in expected]
+    if len(actual) != len(wanted):
+        raise ValueError(f"{len(actual)} outputs instead of {len(wanted)}")
+    errors = [relative_error(a, e) for a, e in zip(actual, wanted, strict=True)]
+    progress.send({"error": max(errors, default=0.0)})
+    for index, (error, array) in enumerate(zip(errors, wanted, strict=True)):
+        if not error < (_LIMIT_16_BITS if array.dtype.itemsize == 2 else _LIMIT):
+            shapes = f"shape {actual[index].shape} for {array.shape}"
+            what = shapes if actual[index].shape != array.shape else f"relative error {error:.2g}"
+            raise ValueError(f"wrong output {index}: {what}")
+
+
+def relative_error(actual: np.ndarray, expected: np.ndarray) -> float:
+    """The largest difference over the largest expected value; equal infinities and NaN agree."""
+    if actual.shape != expected.shape:
+        return float("inf")
+    if not expected.size:
+        return 0.0
+    a, e = actual.astype(np.float64), expected.astype(np.float64)
+    with np.errstate(invalid="ignore"):
+        distance = np.where((a == e) | (np.isnan(a) & np.isnan(e)), 0.0, np.abs(a - e))
+    finite = np.abs(e[np.isfinite(e)])
+    scale = float(finite.max(initial=0.0)) or 1.0
+    return float(np.nan_to_num(distance, nan=np.inf).max()) / scale
+
+
+def cause(error: BaseException, spec: str) -> str:
+    """One line: the exception, its text, and the function of TVM, tlmd or torch that raised it."""
+    text = str(error).replace(spec, "the model")
+    lines = [line.strip() for line in text.splitlines() if line.strip()] or ["no text"]
+    line = lines[-1] if lines[0].startswith("Traceback") else lines[0]
+    origin: BaseException = error
+    while origin.__cause__ is not None:
+        origin = origin.__cause__
+    places = [f.name for f in traceback.extract_tb(origin.__traceback__) if _telling(f.filename)]
+    where = f" [{places[-1]}]" if places else ""
+    return f"{type(error).__name__}: {line}"[:_CAUSE_LENGTH] + where
+
+
+def _telling(path: str) -> bool:
+    return any(part in path for part in ("/tvm/relax/", "/tlmd/", "/torch/export/"))
+
+
+networks.provide_torchvision()
