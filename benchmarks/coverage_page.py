@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
 from benchmarks import report
 
 STAGES = ("loaded", "lowered", "compiled", "run", "right")
+
+_SAME = 70  # causes that begin with so many equal characters are one
 
 _INTRODUCTION = """# Which networks tlmd accepts
 
@@ -32,6 +36,7 @@ def page(now: report.Row, before: report.Row | None = None) -> str:
     if before is not None:
         parts += _changes(before["rows"], now["rows"])
     failures = [row for row in now["rows"] if row["reached"] != "right"]
+    parts += ["## Frequent causes", _frequent(failures)]
     parts += [f"## What fails ({len(failures)} of {len(now['rows'])})", _failures(failures)]
     parts += ["## What takes long to lower", _slowest(now["rows"])]
     return "\n\n".join(part.strip() for part in parts) + "\n"
@@ -75,6 +80,16 @@ def _failures(rows: list[report.Row]) -> str:
         for row in rows
     ]
     return _table(["group", "network", "reached", "cause", "stock TVM"], lines)
+
+
+def _frequent(rows: list[report.Row]) -> str:
+    """Causes that stop several networks; quoted names and shapes in them may differ."""
+    examples: dict[str, list[str]] = {}
+    for row in rows:
+        key = re.sub(r"'[^']*'|<[^>]*>|\d+", "...", row["cause"])[:_SAME]
+        examples.setdefault(key, []).append(row["cause"])
+    several = sorted((c for c in examples.values() if len(c) > 1), key=len, reverse=True)
+    return _table(["networks", "cause, for example"], [[str(len(c)), c[0]] for c in several])
 
 
 def _slowest(rows: list[report.Row], count: int = 10) -> str:

@@ -4,8 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmarks.networks import Make
-from benchmarks.networks_transformers_parts import IMAGE, WIDTHS, image, image_by_name, net, signal
+from benchmarks.networks import Example, Make
+from benchmarks.networks_transformers_parts import (
+    IMAGE,
+    WIDTHS,
+    image,
+    image_by_name,
+    net,
+    pixels,
+    signal,
+)
 
 _STAGES: dict[str, Any] = {"hidden_sizes": [16, 32, 48, 64], "depths": [1, 1, 1, 1]}
 _RESNET: dict[str, Any] = {"embedding_size": 16, **_STAGES}
@@ -46,6 +54,13 @@ def _with_backbone(network: str, config: str) -> Make:
     return make
 
 
+def _image_and_noise() -> Example:
+    import torch
+
+    # Without given noise it hides other parts of the image in every run.
+    return {"pixel_values": pixels(), "noise": torch.rand(1, 16)}
+
+
 VISION: dict[str, Make] = {
     "vit": net("ViTForImageClassification", "ViTConfig", image_by_name(), **IMAGE),
     "deit": net("DeiTModel", "DeiTConfig", image(), **IMAGE),
@@ -55,7 +70,7 @@ VISION: dict[str, Make] = {
         "Dinov2Model", "Dinov2Config", image(64), **{**IMAGE, "image_size": 96}
     ),
     "dinov3": net("DINOv3ViTModel", "DINOv3ViTConfig", image(), **IMAGE),
-    "vit_mae": net("ViTMAEModel", "ViTMAEConfig", image(), **IMAGE),
+    "vit_mae": net("ViTMAEModel", "ViTMAEConfig", _image_and_noise, **IMAGE),
     "vit_msn": net("ViTMSNModel", "ViTMSNConfig", image(), **IMAGE),
     "ijepa": net("IJepaModel", "IJepaConfig", image(), **IMAGE),
     "swin": net("SwinModel", "SwinConfig", image(), **_WINDOWS),
