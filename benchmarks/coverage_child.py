@@ -7,6 +7,7 @@ costs only its own row: the stages that it had sent are kept.
 from __future__ import annotations
 
 import os
+import re
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator
@@ -24,9 +25,10 @@ from tvm import relax
 from tvm.relax.frontend.torch import from_exported_program
 
 from benchmarks import networks, networks_onnx
+from tlmd.errors import BadInput
 from tlmd.space import target as targets
 from tlmd.types import ModelSpec
-from tlmd.workloads import frontends, lowering, preparation
+from tlmd.workloads import frontends, lowering
 
 assert transformers  # imported for the children, which are forked from a process that has it
 
@@ -34,6 +36,7 @@ _LIMIT = 1e-3
 _LIMIT_16_BITS = 1e-2
 _CAUSE_LENGTH = 240
 _SEED = 1
+_OPERATOR = re.compile(r'ir\.Op\(.*?name="([^"]+)".*?support_level=\d+\)')
 
 Arrays = list[np.ndarray]
 
@@ -94,17 +97,17 @@ def examine(job: Job, channel: Any) -> None:
 
 def _with_tlmd(job: Job, progress: Progress) -> None:
     target = targets.resolve("native", 1)
-    with progress.stage("loaded"):
-        spec = ModelSpec(job.spec)
-        source = frontends.load(spec)
-    with progress.stage("lowered"):
-        lowered = preparation.lower_source(spec, source, target)
-    progress.send({"tasks": len(lowered.tasks)})
-    with progress.stage("compiled"):
-        compiled = lowering.compile_model(lowered.lowered, targets.tvm_target(target))
-        machine = _machine(compiled.executable)
     given = _values(job) if job.spec.endswith(".onnx") else None
+    with progress.stage("loaded"):
+        source = _load(job, given[0] if given else [])
     reference: Any = source.reference
+    with progress.stage("lowered"):
+        lowered = lowering.lower(source.module, targets.tvm_target(target))
+        tasks = lowering.extract(lowered, target)
+    progress.send({"tasks": len(tasks)})
+    with progress.stage("compiled"):
+        compiled = lowering.compile_model(lowered, targets.tvm_target(target))
+        machine = _machine(compiled.executable)
     inputs = given[0] if given else source.random_inputs(_SEED)
     with progress.stage("run"):
         actual = _run(machine, inputs)
@@ -114,6 +117,16 @@ def _with_tlmd(job: Job, progress: Progress) -> None:
             actual = _run(machine, inputs)
         expected = given[1] if given else _twice(reference, inputs)
         _compare(actual, expected, progress)
+
+
+def _load(job: Job, inputs: Arrays) -> Any:
+    """Load a model; where tlmd asks for the shapes of its inputs, with those of `inputs`."""
+    try:
+        return frontends.load(ModelSpec(job.spec))
+    except BadInput as error:
+        if "--input-shape" not in str(error) or not inputs:
+            raise
+    return frontends.load(ModelSpec(job.spec, tuple(array.shape for array in inputs)))
 
 
 def _usable(reference: Any, inputs: Arrays) -> bool:
@@ -236,15 +249,22 @@ def relative_error(actual: np.ndarray, expected: np.ndarray) -> float:
 
 def cause(error: BaseException, spec: str) -> str:
     """One line: the exception, its text, and the function of TVM, tlmd or torch that raised it."""
-    text = str(error).replace(spec, "the model")
-    lines = [line.strip() for line in text.splitlines() if line.strip()] or ["no text"]
-    line = lines[-1] if lines[0].startswith("Traceback") else lines[0]
-    origin: BaseException = error
+    origin = error
     while origin.__cause__ is not None:
         origin = origin.__cause__
+    line = _line_of(error).replace(spec, "the model")
+    if "TVM cannot import" in line:  # tlmd's line has only the begin of TVM's
+        line = f"TVM cannot import the model: {type(origin).__name__}: {_line_of(origin)}"
     places = [f.name for f in traceback.extract_tb(origin.__traceback__) if _telling(f.filename)]
     where = f" [{places[-1]}]" if places else ""
     return f"{type(error).__name__}: {line}"[:_CAUSE_LENGTH] + where
+
+
+def _line_of(error: BaseException) -> str:
+    """The telling line of an error, with operators of TVM as their names."""
+    text = _OPERATOR.sub(r"\1", str(error))
+    lines = [line.strip() for line in text.splitlines() if line.strip()] or ["no text"]
+    return lines[-1] if lines[0].startswith("Traceback") else lines[0]
 
 
 def _telling(path: str) -> bool:
