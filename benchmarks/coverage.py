@@ -17,8 +17,9 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import psutil
@@ -64,7 +65,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--resume", action="store_true", help="keep FILE's rows of this commit")
     parser.add_argument("--limit", type=float, default=180.0, help="seconds per network")
     parser.add_argument("--memory", type=float, default=8.0, help="GB per network")
-    parser.add_argument("--sample", type=int, help="so many of onnx-node, by a fixed seed")
+    parser.add_argument("--sample", type=int, help="so many per group, always the same")
     parser.add_argument("--stock", action="store_true", help="try failures with stock TVM")
     parser.add_argument("--page", type=Path, metavar="FILE", help="write a page of the figures")
     parser.add_argument("--before", type=Path, metavar="JSON", help="earlier figures, for the page")
@@ -90,12 +91,10 @@ def _cases(group: str, options: argparse.Namespace, found: Rows) -> Iterator[tup
     """The networks of a group that are still to be tried, each with a scratch folder."""
     tests: dict[str, Any] = {}
     if group in networks_onnx.BACKEND_KINDS:
-        sample = options.sample if group == "onnx-node" else None
-        tests = {test.name: test for test in networks_onnx.backend_tests(group, sample)}
-    listed: Iterable[str] = tests or (
-        networks_onnx.EXPORTED if group == "onnx-exported" else networks.networks(group)
-    )
-    for name in listed:
+        tests = {test.name: test for test in networks_onnx.backend_tests(group)}
+    exported = group == "onnx-exported"
+    names = tests or (networks_onnx.EXPORTED if exported else networks.networks(group))
+    for name in _sampled(list(names), options.sample):
         row = found.get((group, name))
         if not fnmatch.fnmatch(name, options.only) or (row and not _lacks_stock(row, options)):
             continue
@@ -103,6 +102,13 @@ def _cases(group: str, options: argparse.Namespace, found: Rows) -> Iterator[tup
             if name in tests:
                 networks_onnx.write_test(tests[name], Path(folder))
             yield name, Path(folder)
+
+
+def _sampled(names: list[str], count: int | None) -> list[str]:
+    """At most `count` of the names, always the same ones."""
+    if count is None or count >= len(names):
+        return names
+    return sorted(Random(0).sample(names, count))
 
 
 def _lacks_stock(row: report.Row, options: argparse.Namespace) -> bool:
