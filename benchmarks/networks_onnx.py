@@ -32,7 +32,7 @@ EXPORTED: dict[str, tuple[str, str, int]] = {
         ("timm", "pvt_v2_b0", 14),
         ("timm", "levit_128s", 13),
         ("timm", "sequencer2d_s", 14),
-        ("transformers", "bert", 14),
+        ("transformers", "albert", 14),
         ("transformers", "distilbert", 17),
         ("transformers", "t5_encoder", 18),
         ("transformers", "segformer", 15),
