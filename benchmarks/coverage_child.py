@@ -23,6 +23,7 @@ import tvm
 from torch.utils import _pytree
 from tvm import relax
 from tvm.relax.frontend.torch import from_exported_program
+from tvm_ffi import Shape
 
 from benchmarks import networks, networks_onnx
 from tlmd.errors import BadInput
@@ -212,7 +213,7 @@ def _run(machine: Any, inputs: Arrays) -> Arrays:
 def _flat(value: Any) -> Iterator[np.ndarray]:
     if hasattr(value, "numpy"):
         yield value.numpy()
-    elif isinstance(value, int | float):
+    elif isinstance(value, int | float | Shape):  # also a number or a shape can be an output
         yield np.asarray(value)
     else:
         for part in value:
