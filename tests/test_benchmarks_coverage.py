@@ -83,6 +83,13 @@ def test_page_has_rates_and_causes() -> None:
     assert "| timm | b | nothing | no `x \\| y` | right |" in text
 
 
+def test_page_says_whether_stock_tvm_fails_for_the_same_reason() -> None:
+    rows = [row("a", None, "BadInput: no LSTM", stock="no LSTM"), row("b", None, "x", stock="y")]
+    text = page(figures(*rows))
+    assert "| BadInput: no LSTM | fails likewise |" in text
+    assert "| x | fails: y |" in text
+
+
 def test_page_compares_only_what_was_tried_twice() -> None:
     before = figures(row("a", "right"), row("b", None, "no"), row("gone", "right"))
     text = page(figures(row("a", "run", "wrong"), row("b", "right"), row("new", "right")), before)
