@@ -16,7 +16,6 @@ from tlmd.workloads.sources import (
     ReferenceFunction,
     SourceModel,
     first_line,
-    import_failure,
     input_infos,
     numpy_dtype,
 )
@@ -110,16 +109,9 @@ def load_pt2(path: Path, shapes: Shapes | None) -> SourceModel:
 
 
 def _from_program(name: str, program: Any, example: tuple[Any, ...], module: Any) -> SourceModel:
-    from tvm.relax.frontend.torch import from_exported_program
+    from tlmd.workloads.torch_import import import_program
 
-    from tlmd.workloads.torch_operators import converters
-
-    try:
-        relax = from_exported_program(
-            program, keep_params_as_input=False, custom_convert_map=converters()
-        )
-    except Exception as error:
-        raise BadInput(import_failure(name, error)) from error
+    relax = import_program(name, program)
     return SourceModel(name, relax, input_infos(name, relax, example), _torch_reference(module))
 
 
