@@ -31,6 +31,7 @@ _SLOW = {
     "tests/test_pipeline_jobs.py::test_a_campaign_ends_when_measuring_on_does_not_pay",
     "tests/test_learn.py::test_stop_ends_it_at_once_and_keeps_what_was_learnt",
     "tests/test_learn.py::test_training_is_reproducible_and_starts_where_the_plan_says",
+    "tests/test_workloads_operators.py::test_lowered_operators_give_the_outputs_of_pytorch",
     "tests/test_learn.py::test_fine_tuning_lowers_the_held_out_loss_and_leaves_the_base_alone",
 }
 

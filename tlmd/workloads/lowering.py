@@ -60,7 +60,8 @@ def lower(module: IRModule, target: Any) -> IRModule:
 def _graph_passes(module: IRModule, on_cpu: bool) -> list[Any]:
     """Passes over operators. Their order matters; see the comments."""
     passes = [
-        rewrites.apply([rewrites.FoldNormalisation, rewrites.SpellOut, reshapes.FoldMoves]),
+        rewrites.apply([rewrites.FoldNormalisation, rewrites.SpellOut]),
+        rewrites.apply([reshapes.SpellOutMoves, reshapes.FoldMoves]),
         # Directly afterwards; otherwise TVM compiles the dead normalisations to fold them.
         transform.DeadCodeElimination(),
         transform.DecomposeOpsForInference(),

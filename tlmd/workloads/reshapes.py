@@ -42,6 +42,22 @@ def _order(call: Any, rank: int) -> list[int]:
 
 
 @mutator
+class SpellOutMoves(PyExprMutator):  # type: ignore[misc]
+    """Replaces `squeeze` and `expand_dims` by reshapes.
+
+    ConvertLayout ends the process at a `squeeze` that has negative axes or none.
+    """
+
+    def visit_call_(self, call: Any) -> Any:
+        call = super().visit_call_(call)
+        shape = static_shape(call)
+        if op_name(call) not in ("relax.squeeze", "relax.expand_dims") or shape is None:
+            return call
+        # A 0 in the new shape would mean "as before".
+        return call if 0 in shape else relax.op.reshape(call.args[0], shape)
+
+
+@mutator
 class FoldMoves(PyExprMutator):  # type: ignore[misc]
     """Computes transposes and reshapes of weights in numpy. TVM would compile a kernel for each."""
 

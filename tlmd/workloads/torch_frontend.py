@@ -17,7 +17,6 @@ from tlmd.workloads.sources import (
     ReferenceFunction,
     SourceModel,
     first_line,
-    import_failure,
     input_infos,
     numpy_dtype,
 )
@@ -30,6 +29,8 @@ def from_module(name: str, module: Any, example: Any, shapes: Shapes | None = No
     one shape per tensor of the inputs and replaces the shapes of the example.
     """
     import torch
+
+    from tlmd.workloads.torch_import import import_program
 
     _without_cache(module)
     args, kwargs = _arguments(example)
@@ -51,7 +52,7 @@ def from_module(name: str, module: Any, example: Any, shapes: Shapes | None = No
         raise BadInput(f"{name} returns no tensor; return what is to be computed")
     flat = _flat_module(module, call)
     program = _exported(name, flat, tensors)
-    relax = _imported(name, program)
+    relax = import_program(name, program)
     infos = input_infos(name, relax, tensors, call.input_names())
     example_arrays = tuple(_to_numpy(tensor) for tensor in tensors)
     return SourceModel(name, relax, infos, _torch_reference(flat), call, node, example_arrays)
@@ -140,19 +141,6 @@ def _exported(name: str, module: Any, example: list[Any]) -> Any:
     except Exception as error:
         reason = first_line(error)
         raise BadInput(f"torch.export cannot export {name} ({reason}); change the model") from error
-
-
-def _imported(name: str, program: Any) -> Any:
-    from tvm.relax.frontend.torch import from_exported_program
-
-    from tlmd.workloads.torch_operators import converters
-
-    try:
-        return from_exported_program(
-            program, keep_params_as_input=False, custom_convert_map=converters()
-        )
-    except Exception as error:
-        raise BadInput(import_failure(name, error)) from error
 
 
 def _torch_reference(module: Any) -> ReferenceFunction:

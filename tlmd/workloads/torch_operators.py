@@ -1,7 +1,8 @@
-"""Operators that TVM's PyTorch importer lacks or imports with the wrong dtype.
+"""Converters of operators that TVM's PyTorch importer lacks or imports wrongly.
 
-The importer's matrix products always return float32. Those of this module return the dtype that
-torch returns; they accumulate float16 and bfloat16 in float32, and `_int_mm` in int32.
+All converters, TVM's too, are checked: a result gets the dtype that it has in PyTorch, and another
+shape than in PyTorch is an error. The importer's matrix products always return float32; those of
+this module accumulate float16 and bfloat16 in float32, and integers in the result's dtype.
 """
 
 from __future__ import annotations
@@ -9,32 +10,124 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 from tvm import relax
 
+Converter = Callable[[Any, Any], Any]
 
-def converters() -> dict[str, Callable[[Any, Any], Any]]:
+
+class NotConvertible(ValueError):
+    """A node that cannot be converted."""
+
+    def __init__(self, node: Any, reason: str) -> None:
+        super().__init__(reason)
+        self.node = node
+
+
+def converters() -> dict[str, Converter]:
     """The map from operator names to converters for `from_exported_program`."""
+    from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
+
+    stock = ExportedProgramImporter().create_convert_map()
+    own = _own()
+    return {name: _checked(own.get(name) or _stock(name)) for name in {*stock, *own}}
+
+
+def _own() -> dict[str, Converter]:
     products = ("mm.default", "bmm.default", "matmul.default", "_int_mm.default")
     return {
         **dict.fromkeys(products, _product),
         "addmm.default": _product_with_addend,
         "baddbmm.default": _product_with_addend,
+        "amax.default": _reduction(relax.op.max),
+        "amin.default": _reduction(relax.op.min),
+        "prod.dim_int": _reduction(relax.op.prod),
+        "sum.dim_IntList": _reduction(relax.op.sum),
+        "cumsum.default": _scan(relax.op.cumsum),
+        "cumprod.default": _scan(relax.op.cumprod),
+        "div.Tensor_mode": _integer_division,
+        "maximum.default": _extreme(relax.op.maximum),
+        "minimum.default": _extreme(relax.op.minimum),
+        "__lshift__.Scalar": _shift(relax.op.left_shift),
+        "__rshift__.Scalar": _shift(relax.op.right_shift),
+        "bitwise_left_shift.Tensor": _shift(relax.op.left_shift),
+        "bitwise_right_shift.Tensor": _shift(relax.op.right_shift),
+        "grid_sampler_2d.default": _grid_sample,
+        "sort.stable": _sort,
+        "sort.default": _sort,
+        "getitem": _getitem,
+        "native_group_norm.default": _group_norm,
     }
+
+
+def _stock(name: str) -> Converter:
+    """TVM's converter."""
+
+    def convert(node: Any, importer: Any) -> Any:
+        if not hasattr(importer, "stock_converters"):
+            importer.stock_converters = importer.create_convert_map()
+        return importer.stock_converters[name](node)
+
+    return convert
+
+
+def _checked(converter: Converter) -> Converter:
+    def convert(node: Any, importer: Any) -> Any:
+        try:
+            result = converter(node, importer)
+        except NotConvertible:
+            raise
+        except Exception as error:
+            raise NotConvertible(node, f"{type(error).__name__}: {error}") from error
+        return _as_in_torch(node, importer, result)
+
+    return convert
+
+
+def _as_in_torch(node: Any, importer: Any, result: Any) -> Any:
+    """The result with PyTorch's dtype. Raises `NotConvertible` if it has another shape."""
+    import torch
+
+    value = node.meta.get("val")
+    if not isinstance(value, torch.Tensor) or not isinstance(result, relax.Expr):
+        return result
+    shape = getattr(getattr(result, "ty", None), "shape", None)
+    if not isinstance(getattr(result, "ty", None), relax.TensorType):
+        return result
+    wanted = list(value.shape)
+    if shape is not None and all(isinstance(extent, int) for extent in wanted):
+        got = [getattr(extent, "value", extent) for extent in shape]
+        if got != wanted:
+            raise NotConvertible(node, f"the shape would be {got}, not {wanted}")
+    return _cast(importer, result, _result_dtype(node))
 
 
 def _result_dtype(node: Any) -> str:
     return str(node.meta["val"].dtype).removeprefix("torch.")
 
 
-def _multiply(importer: Any, left: Any, right: Any, dtype: str) -> Any:
-    """The matrix product in the dtype of its accumulation."""
-    wide = "float32" if dtype in ("float16", "bfloat16") else dtype
-    return importer.block_builder.emit(relax.op.matmul(left, right, out_dtype=wide))
+def _emit(importer: Any, expr: Any) -> Any:
+    return importer.block_builder.emit(expr)
 
 
 def _cast(importer: Any, value: Any, dtype: str) -> Any:
     same = str(value.ty.dtype) == dtype
-    return value if same else importer.block_builder.emit(relax.op.astype(value, dtype))
+    return value if same else _emit(importer, relax.op.astype(value, dtype))
+
+
+def _operands(node: Any, importer: Any, dtype: str) -> list[Any]:
+    """The first two arguments in `dtype`; numbers become constants."""
+    values = [importer.env[arg] if hasattr(arg, "users") else arg for arg in node.args[:2]]
+    return [
+        _cast(importer, v, dtype) if isinstance(v, relax.Expr) else relax.const(v, dtype)
+        for v in values
+    ]
+
+
+def _multiply(importer: Any, left: Any, right: Any, dtype: str) -> Any:
+    """The matrix product in the dtype of its accumulation."""
+    wide = "float32" if dtype in ("float16", "bfloat16") else dtype
+    return _emit(importer, relax.op.matmul(left, right, out_dtype=wide))
 
 
 def _product(node: Any, importer: Any) -> Any:
@@ -45,13 +138,135 @@ def _product(node: Any, importer: Any) -> Any:
 
 def _product_with_addend(node: Any, importer: Any) -> Any:
     addend, left, right = (importer.env[arg] for arg in node.args[:3])
-    dtype, emit = _result_dtype(node), importer.block_builder.emit
+    dtype = _result_dtype(node)
     total = _multiply(importer, left, right, dtype)
     wide = str(total.ty.dtype)
     addend = _cast(importer, addend, wide)
     if node.kwargs.get("alpha", 1) != 1:
-        total = emit(relax.op.multiply(total, relax.const(node.kwargs["alpha"], wide)))
-    if node.kwargs.get("beta", 1) != 1:
-        addend = emit(relax.op.multiply(addend, relax.const(node.kwargs["beta"], wide)))
-    total = emit(relax.op.add(total, addend))
+        alpha = relax.const(node.kwargs["alpha"], wide)
+        total = _emit(importer, relax.op.multiply(total, alpha))
+    beta = node.kwargs.get("beta", 1)
+    if beta == 0:
+        # Even NaN times zero is left out.
+        return _cast(importer, total, dtype)
+    if beta != 1:
+        addend = _emit(importer, relax.op.multiply(addend, relax.const(beta, wide)))
+    total = _emit(importer, relax.op.add(total, addend))
     return _cast(importer, total, dtype)
+
+
+def _argument(node: Any, place: int, name: str, default: Any) -> Any:
+    return node.args[place] if len(node.args) > place else node.kwargs.get(name, default)
+
+
+def _reduction(op: Callable[..., Any]) -> Converter:
+    def convert(node: Any, importer: Any) -> Any:
+        x = _cast(importer, importer.env[node.args[0]], _result_dtype(node))
+        dims = _argument(node, 1, "dim", None)
+        if isinstance(dims, (list, tuple)):
+            dims = list(dims) or None
+        if x.ty.ndim == 0:
+            return x
+        return _emit(importer, op(x, dims, bool(_argument(node, 2, "keepdim", False))))
+
+    return convert
+
+
+def _scan(op: Callable[..., Any]) -> Converter:
+    def convert(node: Any, importer: Any) -> Any:
+        dtype = _result_dtype(node)
+        x = _cast(importer, importer.env[node.args[0]], dtype)
+        if x.ty.ndim == 0:
+            return x
+        return _emit(importer, op(x, _argument(node, 1, "dim", 0), dtype))
+
+    return convert
+
+
+def _integer_division(node: Any, importer: Any) -> Any:
+    left, right = _operands(node, importer, _result_dtype(node))
+    floor = node.kwargs["rounding_mode"] == "floor"
+    return _emit(importer, (relax.op.floor_divide if floor else relax.op.divide)(left, right))
+
+
+def _extreme(op: Callable[..., Any]) -> Converter:
+    """The larger or smaller one; NaN if one of them is NaN."""
+
+    def convert(node: Any, importer: Any) -> Any:
+        dtype = _result_dtype(node)
+        left, right = _operands(node, importer, dtype)
+        found = _emit(importer, op(left, right))
+        if "float" not in dtype:
+            return found
+        # TVM returns the second one if they cannot be compared.
+        return _emit(importer, relax.op.where(relax.op.isnan(left), left, found))
+
+    return convert
+
+
+def _shift(op: Callable[..., Any]) -> Converter:
+    def convert(node: Any, importer: Any) -> Any:
+        return _emit(importer, op(*_operands(node, importer, _result_dtype(node))))
+
+    return convert
+
+
+def _grid_sample(node: Any, importer: Any) -> Any:
+    """PyTorch has the coordinates last; TVM has them where the channels are."""
+    image, grid = (importer.env[arg] for arg in node.args[:2])
+    mode, padding, align_corners = node.args[2:5]
+    return _emit(
+        importer,
+        relax.op.image.grid_sample(
+            image,
+            _emit(importer, relax.op.permute_dims(grid, [0, 3, 1, 2])),
+            method=("bilinear", "nearest", "bicubic")[mode],
+            layout="NCHW",
+            padding_mode=("zeros", "border", "reflection")[padding],
+            align_corners=align_corners,
+        ),
+    )
+
+
+def _sort(node: Any, importer: Any) -> Any:
+    x = importer.env[node.args[0]]
+    names = [argument.name for argument in node.target._schema.arguments[1:]]
+    given = {"dim": -1, "descending": False, **dict(zip(names, node.args[1:], strict=False))}
+    given |= node.kwargs
+    axis = int(given["dim"])
+    if x.ty.ndim == 0:
+        return relax.Tuple([x, relax.const(0, "int64")])
+    order = relax.op.argsort(x, axis, bool(given["descending"]), dtype="int64")
+    order = _emit(importer, order)
+    values = _emit(importer, relax.op.gather_elements(x, order, axis=axis))
+    return _emit(importer, relax.Tuple([values, order]))
+
+
+def _group_norm(node: Any, importer: Any) -> Any:
+    x = importer.env[node.args[0]]
+    dtype, channels = str(x.ty.dtype), int(node.args[4])
+    given = [None if arg is None else importer.env[arg] for arg in node.args[1:3]]
+    scale, shift = (
+        np.full(channels, default) if value is None else value
+        for value, default in zip(given, (1, 0), strict=True)
+    )
+    scale, shift = (
+        relax.const(v.astype(dtype), dtype) if isinstance(v, np.ndarray) else v
+        for v in (scale, shift)
+    )
+    axes = list(range(2, x.ty.ndim))
+    groups, epsilon = int(node.args[6]), float(node.args[7])
+    norm = relax.op.nn.group_norm(
+        x, scale, shift, num_groups=groups, channel_axis=1, axes=axes, epsilon=epsilon
+    )
+    return _emit(importer, norm)
+
+
+def _getitem(node: Any, importer: Any) -> Any:
+    source, index = importer.env[node.args[0]], node.args[1]
+    single = isinstance(getattr(source, "ty", None), relax.TensorType)
+    if single and isinstance(index, int):
+        if index == 0:
+            return source
+        raise NotConvertible(node.args[0], f"TVM does not compute output {index}")
+    return _stock("getitem")(node, importer)

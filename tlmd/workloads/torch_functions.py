@@ -1,0 +1,179 @@
+"""Decompositions of functions that TVM lacks, or that it computes otherwise than PyTorch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND as KIND
+from torch._prims_common import elementwise_dtypes
+
+from tlmd.workloads.torch_promotion import cast
+
+aten = torch.ops.aten
+
+
+def decompositions() -> dict[Any, Callable[..., Any]]:
+    """The table for `run_decompositions`."""
+    return {
+        aten.div.Tensor_mode: _div,
+        aten.div.Scalar_mode: _div,
+        aten.floor_divide.default: lambda x, y: _div(x, y, rounding_mode="floor"),
+        aten.remainder.Tensor: _remainder,
+        aten.remainder.Scalar: _remainder,
+        aten.remainder.Scalar_Tensor: _remainder,
+        aten.fmod.Tensor: _fmod,
+        aten.fmod.Scalar: _fmod,
+        aten.pow.Tensor_Tensor: _pow,
+        aten.pow.Tensor_Scalar: _pow,
+        aten.pow.Scalar: _pow,
+        aten.elu.default: _elu,
+        aten.log1p.default: _log1p,
+        aten.expm1.default: _expm1,
+        aten.exp2.default: lambda x: torch.exp(x * math.log(2)),
+        aten.atan2.default: _atan2,
+        aten.round.decimals: _round,
+        aten.nan_to_num.default: _nan_to_num,
+        aten.fmax.default: lambda x, y: _ignoring_nan(torch.maximum, x, y),
+        aten.fmin.default: lambda x, y: _ignoring_nan(torch.minimum, x, y),
+        aten.signbit.default: lambda x: x < 0,
+        aten.copysign.Tensor: lambda x, y: torch.where(y < 0, -x.abs(), x.abs()),
+        aten.hypot.default: lambda x, y: torch.sqrt(x * x + y * y),
+        aten.erfc.default: lambda x: 1 - torch.erf(x),
+        aten.addmv.default: _addmv,
+        aten.addbmm.default: _addbmm,
+    }
+
+
+def _promoted(kind: Any, *values: Any) -> list[Any]:
+    """The operands in the dtype that PyTorch computes in; tensors from numbers too."""
+    dtype = elementwise_dtypes(*values, type_promotion_kind=kind)[1]
+    return [
+        cast(v, dtype) if isinstance(v, torch.Tensor) else torch.scalar_tensor(v, dtype=dtype)
+        for v in values
+    ]
+
+
+def _div(x: Any, y: Any, *, rounding_mode: str | None = None) -> Any:
+    if rounding_mode is None:
+        return torch.true_divide(x, y)
+    ready = isinstance(x, torch.Tensor) and isinstance(y, torch.Tensor) and x.dtype == y.dtype
+    left, right = _promoted(KIND.DEFAULT, x, y)
+    if not left.dtype.is_floating_point:
+        if ready:
+            return NotImplemented
+        return aten.div.Tensor_mode(left, right, rounding_mode=rounding_mode)
+    if rounding_mode == "trunc":
+        return torch.trunc(left / right)
+    rest = torch.fmod(left, right)
+    quotient = (left - rest) / right
+    down = (rest != 0) & ((right < 0) != (rest < 0))
+    floor = torch.round(torch.where(down, quotient - 1, quotient))
+    # Division by zero and infinities.
+    return torch.where(floor.isfinite() & (right != 0), floor, torch.floor(left / right))
+
+
+def _remainder(x: Any, y: Any) -> Any:
+    rest = torch.fmod(*(left_right := _promoted(KIND.DEFAULT, x, y)))
+    right = left_right[1]
+    return torch.where((rest != 0) & ((right < 0) != (rest < 0)), rest + right, rest)
+
+
+def _fmod(x: Any, y: Any) -> Any:
+    ready = isinstance(x, torch.Tensor) and isinstance(y, torch.Tensor) and x.dtype == y.dtype
+    if ready and x.dtype not in (torch.float16, torch.bfloat16):
+        return NotImplemented
+    left, right = _promoted(KIND.DEFAULT, x, y)
+    if left.dtype in (torch.float16, torch.bfloat16):
+        return torch.fmod(left.float(), right.float()).to(left.dtype)
+    return aten.fmod.Tensor(left, right)
+
+
+def _pow(base: Any, exponent: Any) -> Any:
+    dtype = elementwise_dtypes(base, exponent, type_promotion_kind=KIND.BOOL_TO_LONG)[1]
+    tensors = [x for x in (base, exponent) if isinstance(x, torch.Tensor)]
+    if not dtype.is_floating_point:
+        if len(tensors) == 1 and isinstance(base, torch.Tensor) and exponent >= 0:
+            return NotImplemented if base.dtype == dtype else torch.pow(base.to(dtype), exponent)
+        return _integer_power(*_promoted(KIND.BOOL_TO_LONG, base, exponent))
+    if all(x.dtype == dtype for x in tensors):
+        return NotImplemented
+    return torch.pow(cast(base, dtype), cast(exponent, dtype))
+
+
+def _integer_power(base: Any, exponent: Any) -> Any:
+    """By squaring. An exponent above 63 overflows, unless the base is 0, 1 or -1."""
+    result, square = torch.ones_like(base * exponent), base
+    for bit in range(6):
+        result = torch.where((exponent >> bit) % 2 == 1, result * square, result)
+        square = square * square
+    none = (base == 0) & (exponent > 0) | (exponent < 0) & (base.abs() != 1)
+    return torch.where(none, 0, result)
+
+
+def _elu(x: Any, alpha: Any = 1, scale: Any = 1, input_scale: Any = 1) -> Any:
+    if alpha >= 0 and scale == 1 and input_scale == 1:
+        return NotImplemented
+    low = (torch.exp(x * input_scale) - 1) * (alpha * scale)
+    return torch.where(x > 0, x * scale, low)
+
+
+def _log1p(x: Any) -> Any:
+    if not x.is_floating_point():
+        x = x.to(torch.get_default_dtype())
+    # Kahan's: exact where x is small.
+    shifted = x + 1
+    exact = torch.log(shifted) * (x / (shifted - 1))
+    return torch.where((shifted == 1) | ~shifted.isfinite(), x, exact)
+
+
+def _expm1(x: Any) -> Any:
+    if not x.is_floating_point():
+        x = x.to(torch.get_default_dtype())
+    # Its series where exp(x) - 1 would lose digits.
+    series = x * (1 + x * (0.5 + x * (1 / 6 + x / 24)))
+    return torch.where(x.abs() < 0.03, series, torch.exp(x) - 1)
+
+
+def _atan2(y: Any, x: Any) -> Any:
+    y, x = _promoted(KIND.INT_TO_FLOAT, y, x)
+    angle = torch.atan(y / x)
+    left = torch.where(y < 0, angle - math.pi, angle + math.pi)
+    upright = torch.sign(y) * (math.pi / 2)
+    return torch.where(x > 0, angle, torch.where(x < 0, left, upright))
+
+
+def _round(x: Any, *, decimals: int) -> Any:
+    if not x.is_floating_point() or decimals == 0:
+        return torch.round(x)
+    scale = 10.0 ** abs(decimals)
+    return torch.round(x * scale) / scale if decimals > 0 else torch.round(x / scale) * scale
+
+
+def _nan_to_num(x: Any, nan: Any = None, posinf: Any = None, neginf: Any = None) -> Any:
+    if not x.is_floating_point():
+        return x.clone()
+    limits = torch.finfo(x.dtype)
+    high = limits.max if posinf is None else posinf
+    low = limits.min if neginf is None else neginf
+    finite = torch.where(x == math.inf, high, torch.where(x == -math.inf, low, x))
+    return torch.where(x.isnan(), 0.0 if nan is None else nan, finite).to(x.dtype)
+
+
+def _ignoring_nan(function: Callable[..., Any], x: Any, y: Any) -> Any:
+    x, y = _promoted(KIND.DEFAULT, x, y)
+    if not x.dtype.is_floating_point:
+        return function(x, y)
+    return torch.where(x.isnan(), y, torch.where(y.isnan(), x, function(x, y)))
+
+
+def _addmv(x: Any, matrix: Any, vector: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
+    product = torch.mv(matrix, vector) * alpha
+    return product if beta == 0 else product + x * beta
+
+
+def _addbmm(x: Any, left: Any, right: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
+    product = torch.bmm(left, right).sum(0) * alpha
+    return product if beta == 0 else product + x * beta

@@ -1,0 +1,114 @@
+"""The import of exported PyTorch programs into TVM, and what is said when it fails."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tlmd.errors import BadInput
+from tlmd.workloads.sources import first_line, import_failure
+from tlmd.workloads.torch_normalise import has_open_inputs, normalise
+from tlmd.workloads.torch_operators import NotConvertible, converters
+
+
+def import_program(name: str, program: Any) -> Any:
+    """The Relax module of an exported program. Raises `BadInput`."""
+    from tvm.relax.frontend.torch import from_exported_program
+
+    known = converters()
+    try:
+        program = normalise(program, known)
+    except Exception as error:
+        raise BadInput(import_failure(name, error)) from error
+    if not has_open_inputs(program):
+        _check(name, program, known)
+    try:
+        return from_exported_program(
+            program,
+            keep_params_as_input=False,
+            run_ep_decomposition=False,
+            custom_convert_map=known,
+        )
+    except NotConvertible as error:
+        operator = operator_name(error.node)
+        place = where(error.node)
+        raise BadInput(
+            f"TVM cannot import {operator} of {name}{place} ({first_line(error)}); "
+            "rewrite that part of it"
+        ) from error
+    except Exception as error:
+        raise BadInput(import_failure(name, error)) from error
+
+
+def _check(name: str, program: Any, known: Iterable[str]) -> None:
+    """Refuse operators without a converter, random numbers, and shapes that depend on data."""
+    calls = [node for node in program.graph.nodes if node.op == "call_function"]
+    missing = {n.target.__name__ for n in calls if n.target.__name__ not in known}
+    for node in calls:
+        if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
+            raise BadInput(
+                f"{name} draws random numbers ({operator_name(node)}){where(node)}; "
+                "make them an input of the model"
+            )
+    if missing:
+        raise BadInput(f"{unsupported(program, missing)}; rewrite the model without it")
+    for node in calls:
+        if _depends_on_data(node.meta.get("val")):
+            origin = f"from {operator_name(node)}{where(node)}"
+            raise BadInput(
+                f"{name} has a shape that depends on data, {origin}; rewrite that part of it"
+            )
+
+
+def _depends_on_data(value: Any) -> bool:
+    values = value if isinstance(value, (tuple, list)) else [value]
+    return any(
+        isinstance(extent, torch.SymInt)
+        for v in values
+        if isinstance(v, torch.Tensor)
+        for extent in v.shape
+    )
+
+
+def unsupported(program: Any, names: Iterable[str]) -> str:
+    """Which operators of the program TVM lacks, and where in the user's model each stands.
+
+    Example: ``model uses aten.histc, which TVM lacks, in encoder.layer.0 (model.py:123)``.
+    """
+    names = set(names)
+    found: dict[str, str] = {}
+    for node in program.graph.nodes:
+        if node.op == "call_function" and node.target.__name__ in names:
+            found.setdefault(operator_name(node), where(node))
+    parts = [f"{name}, which TVM lacks,{place}" for name, place in found.items()]
+    return f"model uses {' and '.join(parts[:3])}".rstrip(",")
+
+
+def operator_name(node: Any) -> str:
+    """The name of a node's operator, such as ``aten.histc``."""
+    packet = getattr(node.target, "overloadpacket", None)
+    return str(packet) if packet is not None else str(node.target.__name__)
+
+
+def where(node: Any) -> str:
+    """Where a node stands in the user's model: the module, and the line of its source.
+
+    Example: `` in encoder.layer.0 (model.py:123)``; empty if it is not known.
+    """
+    stack = node.meta.get("nn_module_stack") or {}
+    paths = [str(path) for path, _ in stack.values() if path]
+    # The exported module holds the user's as ``model`` (`torch_frontend`).
+    module = paths[-1].removeprefix("L['self'].").removeprefix("model").lstrip(".") if paths else ""
+    lines = [
+        line.strip()
+        for line in str(node.meta.get("stack_trace") or "").splitlines()
+        if line.strip().startswith('File "')
+    ]
+    source = ""
+    if lines:
+        file, _, rest = lines[-1].removeprefix('File "').partition('", line ')
+        source = f" ({Path(file).name}:{rest.partition(',')[0]})"
+    return (f" in {module}" if module else "") + source

@@ -1,0 +1,184 @@
+"""Decompositions of pools and of other operators that read windows.
+
+The windows are read at places that depend on shapes only; the normalisation folds these.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+aten = torch.ops.aten
+
+
+def decompositions() -> dict[Any, Callable[..., Any]]:
+    """The table for `run_decompositions`."""
+    return {
+        aten.adaptive_max_pool2d.default: _adaptive_max_pool,
+        aten.adaptive_max_pool3d.default: _adaptive_max_pool,
+        aten.avg_pool2d.default: _avg_pool2d,
+        aten._grouped_mm.default: _grouped_product,
+        aten._upsample_bilinear2d_aa.default: _smooth_resize,
+        aten.upsample_nearest2d.vec: _nearest,
+    }
+
+
+def indexed_pools() -> dict[Any, Callable[..., Any]]:
+    """The table for models that use the indices of pools, which TVM does not compute."""
+    return {
+        aten.max_pool2d_with_indices.default: _max_pool,
+        aten.max_pool3d_with_indices.default: _max_pool,
+    }
+
+
+def _each(value: Any, count: int, default: int) -> list[int]:
+    """An argument that may be one number, a list, or empty."""
+    values = list(value) if isinstance(value, (list, tuple)) else [value]
+    return (values or [default]) * (1 if len(values) == count else count)
+
+
+def _max_pool(
+    x: Any, kernel: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1, ceil: bool = False
+) -> tuple[Any, Any]:
+    rank = 2 if x.dim() < 5 and not (x.dim() == 4 and len(_list(kernel)) == 3) else 3
+    kernels = _each(kernel, rank, 1)
+    strides = _each(stride, rank, 1) if _list(stride) else kernels
+    paddings, dilations = _each(padding, rank, 0), _each(dilation, rank, 1)
+    sizes = zip(x.shape[-rank:], kernels, strides, paddings, dilations, strict=True)
+    windows = [_strided(*each, ceil=ceil) for each in sizes]
+    return _largest(x, windows)
+
+
+def _list(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, (list, tuple)) else [value]
+
+
+def _strided(extent: int, kernel: int, stride: int, padding: int, dilation: int, ceil: bool) -> Any:
+    """Places (windows, kernel). What would lie in the padding is a place of the same window."""
+    reach = dilation * (kernel - 1) + 1
+    free = extent + 2 * padding - reach
+    count = (-(-free // stride) if ceil else free // stride) + 1
+    if ceil and (count - 1) * stride >= extent + padding:
+        count -= 1  # the last window must not start in the padding
+    starts = torch.arange(count).unsqueeze(1) * stride - padding
+    places = starts + torch.arange(kernel) * dilation
+    first = torch.where(starts < 0, starts % dilation, starts)
+    last = starts + (extent - 1 - starts).div(dilation, rounding_mode="floor") * dilation
+    return torch.minimum(torch.maximum(places, first), last)
+
+
+def _adaptive(extent: int, count: int) -> Any:
+    """Places (windows, size of the largest window)."""
+    kernel = max(-(-(i + 1) * extent // count) - i * extent // count for i in range(count))
+    numbers = torch.arange(count)
+    starts = (numbers * extent).div(count, rounding_mode="floor").unsqueeze(1)
+    ends = ((numbers + 1) * extent + count - 1).div(count, rounding_mode="floor").unsqueeze(1)
+    return torch.minimum(starts + torch.arange(kernel), ends - 1)
+
+
+def _largest(x: Any, windows: list[Any]) -> tuple[Any, Any]:
+    """The largest element of each window, and its place in the flat image."""
+    rank, lead = len(windows), list(x.shape[: -len(windows)])
+    image = list(x.shape[-rank:])
+    for axis, places in enumerate(windows):
+        # Dimensions (..., windows, kernel) take the place of one.
+        dim = len(lead) + 2 * axis
+        shape = [*x.shape[:dim], *places.shape, *x.shape[dim + 1 :]]
+        x = torch.index_select(x, dim, places.reshape(-1)).reshape(shape)
+    counts = [places.shape[0] for places in windows]
+    start = len(lead)
+    order = [*range(start, x.dim(), 2), *range(start + 1, x.dim(), 2)]
+    x = x.permute([*range(start), *order]).reshape([*lead, *counts, -1])
+    values, inside = x.amax(-1), x.argmax(-1)
+    flat: Any = 0
+    for axis, places in enumerate(windows):
+        step = math.prod(places.shape[1] for places in windows[axis + 1 :])
+        place = (inside // step) % places.shape[1]
+        base = torch.arange(counts[axis]) * places.shape[1]
+        base = base.reshape([-1 if other == axis else 1 for other in range(rank)])
+        taken = torch.index_select(places.reshape(-1), 0, (base + place).reshape(-1))
+        flat = flat * image[axis] + taken.reshape(place.shape)
+    return values, flat
+
+
+def _adaptive_max_pool(x: Any, size: Any) -> tuple[Any, Any]:
+    windows = [_adaptive(e, n) for e, n in zip(x.shape[-len(size) :], size, strict=True)]
+    return _largest(x, windows)
+
+
+def _avg_pool2d(
+    x: Any,
+    kernel: Any,
+    stride: Any = (),
+    padding: Any = 0,
+    ceil: bool = False,
+    count_include_pad: bool = True,
+    divisor: int | None = None,
+) -> Any:
+    if divisor is None:
+        return NotImplemented
+    padded = F.pad(x, [p for width in reversed(_each(padding, 2, 0)) for p in (width, width)])
+    size = math.prod(_each(kernel, 2, 1))
+    if ceil:
+        return NotImplemented
+    return F.avg_pool2d(padded, kernel, stride or None) * (size / divisor)
+
+
+def _grouped_product(
+    x: Any, weights: Any, offs: Any = None, bias: Any = None, out_dtype: Any = None
+) -> Any:
+    """Rows of `x` times the matrix of their group; group i ends before row ``offs[i]``."""
+    if offs is None and x.dim() == 3 and weights.dim() == 3:
+        return torch.bmm(x, weights)
+    if x.dim() != 2 or weights.dim() != 3 or bias is not None:
+        return NotImplemented
+    rows, groups = x.shape[0], weights.shape[0]
+    group = (torch.arange(rows).unsqueeze(1) >= offs).sum(1).clamp(max=groups - 1)
+    if rows <= groups:
+        return torch.bmm(x.unsqueeze(1), weights.index_select(0, group)).squeeze(1)
+    # All groups for all rows: more arithmetic, but the weights are read once.
+    products = torch.bmm(x.unsqueeze(0).expand(groups, *x.shape), weights)
+    places = group * rows + torch.arange(rows)
+    return products.reshape(groups * rows, -1).index_select(0, places)
+
+
+def _smooth_resize(
+    x: Any, size: Any, align_corners: bool, scale_h: Any = None, scale_w: Any = None
+) -> Any:
+    """Resizing with a triangle as wide as a step in the source, as two matrix products."""
+    rows = _triangle(x.shape[-2], size[0], align_corners, scale_h)
+    columns = _triangle(x.shape[-1], size[1], align_corners, scale_w)
+    wide = x.float() @ columns.t()
+    return (rows @ wide).to(x.dtype)
+
+
+def _triangle(extent: int, count: int, align_corners: bool, scale: Any) -> Any:
+    """Weights (count, extent)."""
+    if align_corners:
+        step = (extent - 1) / (count - 1) if count > 1 else 0.0
+    else:
+        step = 1 / scale if scale else extent / count
+    reach = max(step, 1.0)
+    numbers = torch.arange(count, dtype=torch.float64).unsqueeze(1)
+    centres = numbers * step if align_corners else (numbers + 0.5) * step
+    places = torch.arange(extent, dtype=torch.float64) + (0.0 if align_corners else 0.5)
+    weights = (1 - (places - centres).abs() / reach).clamp(min=0)
+    return (weights / weights.sum(1, keepdim=True)).float()
+
+
+def _nearest(x: Any, size: Any, scales: Any) -> Any:
+    """TVM takes the nearest centre, which is PyTorch's choice only for whole factors."""
+    extents = x.shape[-2:]
+    if size is None:
+        size = [math.floor(e * s) for e, s in zip(extents, scales, strict=True)]
+    if all(n % e == 0 for n, e in zip(size, extents, strict=True)):
+        return NotImplemented
+    for dim, (extent, count) in enumerate(zip(extents, size, strict=True), x.dim() - 2):
+        step = 1 / scales[dim - x.dim() + 2] if scales else extent / count
+        places = torch.floor(torch.arange(count, dtype=torch.float32) * step)
+        x = torch.index_select(x, dim, places.to(torch.int64).clamp(max=extent - 1))
+    return x

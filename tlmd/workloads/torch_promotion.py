@@ -1,0 +1,237 @@
+"""Decompositions that write out what PyTorch does to dtypes by itself.
+
+After them, all tensors that meet in an operator have one dtype, functions get floats, sums of
+integers are int64, and booleans only meet logical operators. A decomposition that returns
+``NotImplemented`` leaves the operator as it is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND as KIND
+from torch._prims_common import elementwise_dtypes, get_computation_dtype
+
+aten = torch.ops.aten
+Table = dict[Any, Callable[..., Any]]
+
+_FLOAT_FUNCTIONS = (
+    *("acos", "acosh", "asin", "asinh", "atan", "atanh", "cos", "cosh", "erf", "exp", "expm1"),
+    *("log", "log10", "log1p", "log2", "reciprocal", "rsqrt", "sigmoid", "sin", "sinh", "sqrt"),
+    *("tan", "tanh"),
+)
+_BOOL_ARITHMETIC = {
+    aten.add.Tensor: torch.logical_or,
+    aten.mul.Tensor: torch.logical_and,
+    aten.maximum.default: torch.logical_or,
+    aten.minimum.default: torch.logical_and,
+    aten.bitwise_and.Tensor: torch.logical_and,
+    aten.bitwise_or.Tensor: torch.logical_or,
+    aten.bitwise_xor.Tensor: torch.logical_xor,
+}
+_COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
+
+
+def decompositions() -> Table:
+    """The table for `run_decompositions`."""
+    table: Table = {}
+    for name in ("add", "sub", "mul", "bitwise_and", "bitwise_or", "bitwise_xor"):
+        packet = getattr(aten, name)
+        table[packet.Tensor] = _arithmetic(packet.Tensor, KIND.DEFAULT)
+        table[packet.Scalar] = _arithmetic(packet.Tensor, KIND.DEFAULT, always=True)
+    for op in (aten.maximum.default, aten.minimum.default):
+        table[op] = _arithmetic(op, KIND.DEFAULT)
+    table[aten.div.Tensor] = _arithmetic(aten.div.Tensor, KIND.INT_TO_FLOAT)
+    table[aten.atan2.default] = _arithmetic(aten.atan2.default, KIND.INT_TO_FLOAT)
+    for name in _COMPARISONS:
+        packet = getattr(aten, name)
+        for overload in (packet.Tensor, packet.Scalar):
+            table[overload] = _comparison(overload, getattr(torch, name))
+    for name in _FLOAT_FUNCTIONS:
+        table[getattr(aten, name).default] = _float_function(getattr(aten, name).default)
+    for name in ("ceil", "floor", "round", "trunc", "nan_to_num"):
+        table[getattr(aten, name).default] = _only_for_floats(torch.clone)
+    for name in ("abs", "sign", "relu"):
+        table[getattr(aten, name).default] = _not_for_flags
+    table |= {
+        aten.isnan.default: _only_for_floats(_none),
+        aten.isinf.default: _only_for_floats(_none),
+        aten.isfinite.default: _only_for_floats(torch.logical_not, _none),
+        aten.bitwise_not.default: _bitwise_not,
+        aten.where.self: _where,
+        aten.cat.default: _cat,
+        aten.masked_fill.Scalar: _masked_fill,
+        aten.masked_fill.Tensor: _masked_fill,
+        aten.clamp.default: _clamp,
+        aten.clamp.Tensor: _clamp,
+        aten.clamp_min.default: lambda x, low: _clamp(x, low),
+        aten.clamp_min.Tensor: lambda x, low: _clamp(x, low),
+        aten.clamp_max.default: lambda x, high: _clamp(x, None, high),
+        aten.clamp_max.Tensor: lambda x, high: _clamp(x, None, high),
+    }
+    for op in (aten.sum.dim_IntList, aten.prod.dim_int, aten.cumsum.default, aten.cumprod.default):
+        table[op] = _accumulation(op)
+    table[aten.sum.default] = _sum_of_all
+    table[aten.prod.default] = _prod_of_all
+    table[aten.mean.dim] = _mean
+    table[aten.mean.default] = lambda x, dtype=None: _mean(x, None, False, dtype=dtype)
+    return table
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, torch.Tensor)
+
+
+def cast(value: Any, dtype: torch.dtype) -> Any:
+    """`value` as a tensor of `dtype`; numbers stay numbers."""
+    return value.to(dtype) if _is_tensor(value) and value.dtype != dtype else value
+
+
+def _arithmetic(op: Any, kind: Any, always: bool = False) -> Callable[..., Any]:
+    """Cast the operands to the dtype of the result, and write out ``alpha``."""
+
+    def decomposition(left: Any, right: Any, *, alpha: Any = 1) -> Any:
+        dtype = elementwise_dtypes(left, right, type_promotion_kind=kind)[1]
+        if dtype == torch.bool and op in _BOOL_ARITHMETIC:
+            return _BOOL_ARITHMETIC[op](_flags(left, right), _flags(right, left))
+        done = alpha == 1 and not always
+        if done and all(x.dtype == dtype for x in (left, right) if _is_tensor(x)):
+            return NotImplemented
+        left, right = cast(left, dtype), cast(right, dtype)
+        if not dtype.is_floating_point:
+            # A number such as True, which TVM would give another dtype.
+            left, right = (x if _is_tensor(x) else int(x) for x in (left, right))
+        if alpha != 1:
+            right = right * alpha
+        return op(left, right)
+
+    return decomposition
+
+
+def _flags(value: Any, like: Any) -> Any:
+    return value if _is_tensor(value) else torch.full_like(like, bool(value), dtype=torch.bool)
+
+
+def _comparison(op: Any, function: Callable[..., Any]) -> Callable[..., Any]:
+    def decomposition(left: Any, right: Any) -> Any:
+        dtype = torch.result_type(left, right)
+        if dtype == torch.bool:
+            left, right = left.to(torch.int8), cast(right, torch.int8)
+            return function(left, right if _is_tensor(right) else int(right))
+        if all(x.dtype == dtype for x in (left, right) if _is_tensor(x)):
+            return NotImplemented
+        return function(cast(left, dtype), cast(right, dtype))
+
+    return decomposition
+
+
+def _float_function(op: Any) -> Callable[..., Any]:
+    def decomposition(x: Any) -> Any:
+        return NotImplemented if x.is_floating_point() else op(x.to(torch.get_default_dtype()))
+
+    return decomposition
+
+
+def _only_for_floats(*otherwise: Callable[..., Any]) -> Callable[..., Any]:
+    """Integers take the functions `otherwise` instead, the last one first."""
+
+    def decomposition(x: Any, *args: Any, **kwargs: Any) -> Any:
+        if x.is_floating_point():
+            return NotImplemented
+        for function in reversed(otherwise):
+            x = function(x)
+        return x
+
+    return decomposition
+
+
+def _none(x: Any) -> Any:
+    return torch.zeros_like(x, dtype=torch.bool)
+
+
+def _not_for_flags(x: Any) -> Any:
+    return x.clone() if x.dtype == torch.bool else NotImplemented
+
+
+def _bitwise_not(x: Any) -> Any:
+    return x.logical_not() if x.dtype == torch.bool else NotImplemented
+
+
+def _where(condition: Any, left: Any, right: Any) -> Any:
+    dtype = elementwise_dtypes(left, right, type_promotion_kind=KIND.NO_OPMATH)[1]
+    if condition.dtype == torch.bool and left.dtype == dtype and right.dtype == dtype:
+        return NotImplemented
+    return torch.where(condition.to(torch.bool), cast(left, dtype), cast(right, dtype))
+
+
+def _masked_fill(x: Any, mask: Any, value: Any) -> Any:
+    if not _is_tensor(value):
+        value = torch.scalar_tensor(value, dtype=x.dtype, device=x.device)
+    return torch.where(mask, value.to(x.dtype), x)
+
+
+def _cat(tensors: Any, dim: int = 0) -> Any:
+    from functools import reduce
+
+    # PyTorch leaves out empty vectors, whatever the rank of the others is.
+    kept = [x for x in tensors if x.shape != (0,)] or list(tensors)[:1]
+    dtype = reduce(torch.promote_types, (x.dtype for x in tensors))
+    if len(kept) == 1:
+        return kept[0].to(dtype).clone()
+    if len(kept) == len(tensors) and all(x.dtype == dtype for x in tensors):
+        return NotImplemented
+    return torch.cat([cast(x, dtype) for x in kept], dim)
+
+
+def _clamp(x: Any, low: Any = None, high: Any = None) -> Any:
+    bounds = [bound for bound in (low, high) if bound is not None]
+    dtype = elementwise_dtypes(x, *bounds, type_promotion_kind=KIND.DEFAULT)[1]
+    if dtype.is_floating_point and x.dtype == dtype and not any(map(_is_tensor, bounds)):
+        # TVM has `clip` for this one.
+        low, high = (math.inf if b is None else b for b in (low, high))
+        low = -math.inf if low == math.inf else low
+        return aten.hardtanh.default(x, low, high)
+    x = cast(x, dtype)
+    if low is not None:
+        x = torch.maximum(x, _bound(low, dtype))
+    return x if high is None else torch.minimum(x, _bound(high, dtype))
+
+
+def _bound(bound: Any, dtype: torch.dtype) -> Any:
+    return cast(bound, dtype) if _is_tensor(bound) else torch.scalar_tensor(bound, dtype=dtype)
+
+
+def _accumulation(op: Any) -> Callable[..., Any]:
+    """A sum or product of integers is an int64; `dtype` is the one to add in."""
+
+    def decomposition(x: Any, *args: Any, dtype: Any = None) -> Any:
+        wanted = dtype or (x.dtype if x.is_floating_point() else torch.int64)
+        if dtype is None and x.dtype == wanted:
+            return NotImplemented
+        return op(x.to(wanted), *args)
+
+    return decomposition
+
+
+def _sum_of_all(x: Any, *, dtype: Any = None) -> Any:
+    return aten.sum.dim_IntList(x, list(range(x.dim())), False, dtype=dtype)
+
+
+def _prod_of_all(x: Any, *, dtype: Any = None) -> Any:
+    return aten.prod.dim_int(x.reshape(-1), 0, False, dtype=dtype)
+
+
+def _mean(x: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
+    dims = list(range(x.dim())) if dim is None or len(dim) == 0 else list(dim)
+    wanted = dtype or x.dtype
+    if dim is None or len(dim) == 0 or dtype is not None:
+        return aten.mean.dim(x.to(wanted), dims, keepdim)
+    return NotImplemented
+
+
+def exact(x: Any) -> Any:
+    """`x` in the dtype in which PyTorch computes it, for example float32 for float16."""
+    return x.to(get_computation_dtype(x.dtype))
