@@ -27,8 +27,8 @@ from tvm_ffi import Shape
 
 from benchmarks import networks, networks_onnx
 from tlmd.errors import BadInput
-from tlmd.space import target as targets
 from tlmd.model_spec import ModelSpec
+from tlmd.space import target as targets
 from tlmd.workloads import frontends, lowering
 
 assert transformers  # imported for the children, which are forked from a process that has it

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from tlmd.api import check, connect, load, start, tune
     from tlmd.client.connection import Daemon, Job
     from tlmd.client.tune_result import TuneResult
+    from tlmd.integrations.torch_backend import optimize
 
 __version__ = "0.1.0"
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "check",
     "connect",
     "load",
+    "optimize",
     "start",
     "tune",
 ]
@@ -29,6 +31,7 @@ _LAZY = {
     "tune": "tlmd.api",
     "check": "tlmd.api",
     "load": "tlmd.api",
+    "optimize": "tlmd.integrations.torch_backend",
     "start": "tlmd.api",
     "connect": "tlmd.api",
     "Daemon": "tlmd.client.connection",

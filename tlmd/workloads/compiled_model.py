@@ -43,54 +43,72 @@ def write(
     (directory / _FILE).write_text(json.dumps(document, indent=1) + "\n")
 
 
+class Library:
+    """One compiled function for fixed shapes: flat lists of tensors in and out. Thread-safe."""
+
+    def __init__(self, machine: Any, inputs: tuple[InputInfo, ...]) -> None:
+        self.inputs = inputs
+        self._machine = machine
+        self._lock = threading.Lock()
+
+    def __call__(self, tensors: Sequence[Any]) -> list[Any]:
+        """Run it. Outputs are torch tensors if an input was one, else numpy arrays."""
+        arrays = [_as_tvm(value, info) for value, info in zip(tensors, self.inputs, strict=True)]
+        with self._lock:
+            found = self._machine["main"](*arrays)
+        flat = [found] if hasattr(found, "numpy") else list(found)
+        wants_torch = any(_is_torch(value) for value in tensors)
+        return [_result(output, wants_torch) for output in flat]
+
+
+def use_threads(count: int) -> None:
+    """Let TVM start `count` threads in this process, on the process's cores. Call it first."""
+    os.environ.setdefault("TVM_NUM_THREADS", str(count))
+    os.environ.setdefault("TVM_BIND_THREADS", "0")
+
+
 class CompiledModel:
     """Takes numpy arrays or torch tensors as the original takes them, and returns its structure.
 
     Outputs are torch tensors if an input was one, else numpy arrays. Calls from several threads
-    run one after the other. `inputs` has the inputs that each library was compiled for.
+    run one after the other.
     """
 
     def __init__(self, directory: Path) -> None:
         document = _read(directory)
-        # Before TVM starts its threads: as many as the model was tuned for, on the process's cores.
-        os.environ.setdefault("TVM_NUM_THREADS", str(document["threads"]))
-        os.environ.setdefault("TVM_BIND_THREADS", "0")
+        use_threads(document["threads"])
         import tvm
         from tvm import relax
 
         self._call = CallStructure.from_json(document["call"])
         self._outputs = Node.from_json(document["outputs"])
-        self._lock = threading.Lock()
-        self.inputs: list[tuple[InputInfo, ...]] = []
-        self._machines: list[Any] = []
+        self._libraries: list[Library] = []
         for library in document["libraries"]:
             path = directory / library["file"]
+            infos = tuple(InputInfo(n, tuple(s), dtype) for n, s, dtype in library["inputs"])
             try:
                 module = tvm.runtime.load_module(str(path))
-                self._machines.append(relax.VirtualMachine(module, tvm.cpu()))
+                machine = relax.VirtualMachine(module, tvm.cpu())
             except Exception as error:
                 raise BadInput(f"cannot load {path}; tune the model again") from error
-            infos = (InputInfo(n, tuple(shape), dtype) for n, shape, dtype in library["inputs"])
-            self.inputs.append(tuple(infos))
+            self._libraries.append(Library(machine, infos))
+
+    @property
+    def inputs(self) -> list[tuple[InputInfo, ...]]:
+        """For each library, the inputs that it was compiled for."""
+        return [library.inputs for library in self._libraries]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the model. Raises `TypeError` and `ValueError` for inputs that do not fit."""
         tensors = self._call.bind(args, kwargs)
-        index = self._library([tuple(t.shape) for t in tensors])
-        arrays = [
-            _as_tvm(value, info) for value, info in zip(tensors, self.inputs[index], strict=True)
-        ]
-        with self._lock:
-            found = self._machines[index]["main"](*arrays)
-        flat = [found] if hasattr(found, "numpy") else list(found)
-        wants_torch = any(_is_torch(value) for value in tensors)
-        return structure.rebuild(self._outputs, [_result(o, wants_torch) for o in flat])
+        library = self._library([tuple(t.shape) for t in tensors])
+        return structure.rebuild(self._outputs, library(tensors))
 
-    def _library(self, shapes: list[tuple[int, ...]]) -> int:
-        """The index of the library that was compiled for these shapes."""
-        for index, infos in enumerate(self.inputs):
-            if [info.shape for info in infos] == shapes:
-                return index
+    def _library(self, shapes: list[tuple[int, ...]]) -> Library:
+        """The library that was compiled for these shapes."""
+        for library in self._libraries:
+            if [info.shape for info in library.inputs] == shapes:
+                return library
         names = [info.name for info in self.inputs[0]]
         given = ", ".join(f"{n} {s}" for n, s in zip(names, shapes, strict=True))
         known = " or ".join(

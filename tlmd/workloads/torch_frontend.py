@@ -32,8 +32,8 @@ def from_module(name: str, module: Any, example: Any, shapes: Shapes | None = No
 
     from tlmd.workloads.torch_import import import_program
 
-    _without_cache(module)
-    args, kwargs = _arguments(example)
+    without_cache(module)
+    args, kwargs = arguments(example)
     function = getattr(module, "forward", module)
     call, tensors = structure.describe_call(function, args, kwargs, torch.is_tensor)
     if not tensors:
@@ -50,7 +50,7 @@ def from_module(name: str, module: Any, example: Any, shapes: Shapes | None = No
     node = structure.describe(outputs, torch.is_tensor, [])
     if not any(node.tensors()):
         raise BadInput(f"{name} returns no tensor; return what is to be computed")
-    flat = _flat_module(module, call)
+    flat = flat_module(module, call)
     program = _exported(name, flat, tensors)
     relax = import_program(name, program)
     infos = input_infos(name, relax, tensors, call.input_names())
@@ -68,7 +68,7 @@ def load_pt2(path: Path, shapes: Shapes | None) -> SourceModel:
     return from_module(path.stem, program.module(), (args, kwargs), shapes)
 
 
-def _arguments(example: Any) -> tuple[Sequence[Any], Mapping[str, Any]]:
+def arguments(example: Any) -> tuple[Sequence[Any], Mapping[str, Any]]:
     """Positional and keyword arguments of an example."""
     if isinstance(example, Mapping):
         return (), example
@@ -80,7 +80,7 @@ def _arguments(example: Any) -> tuple[Sequence[Any], Mapping[str, Any]]:
     return (example,), {}
 
 
-def _without_cache(module: Any) -> None:
+def without_cache(module: Any) -> None:
     """Let models of transformers return no key-value cache, which no fixed program can grow."""
     for part in module.modules() if hasattr(module, "modules") else ():
         config = getattr(part, "config", None)
@@ -112,7 +112,7 @@ def _filled(value: Any, shape: tuple[int, ...]) -> Any:
     return flat.repeat(-(-count // flat.numel()))[:count].reshape(shape)
 
 
-def _flat_module(module: Any, call: CallStructure) -> Any:
+def flat_module(module: Any, call: CallStructure) -> Any:
     """`module` with a flat tuple of tensors as inputs and outputs, which every exporter accepts."""
     import torch
 

@@ -1,0 +1,179 @@
+"""One graph for fixed shapes, which gets faster while it is called."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+import uuid
+import weakref
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from tlmd.client import lifecycle
+from tlmd.config import Config
+from tlmd.errors import BadInput, TlmdError
+from tlmd.integrations.programs import ProgramSource
+from tlmd.measure.cores import plan_slots
+from tlmd.model_spec import ModelSpec
+from tlmd.space import target as targets
+from tlmd.types import JobState
+from tlmd.workloads import acceptance, torch_frontend
+from tlmd.workloads.compiled_model import use_threads
+from tlmd.workloads.corpus import save_tasks
+from tlmd.workloads.preparation import lower_source
+
+_log = logging.getLogger("tlmd.integrations")
+_POLL_S = 2.0
+_GAIN = 0.95  # a job's estimate below this share of the last one is worth a new compile
+_FASTER = 0.98  # a library replaces another one below this share of its time
+_TIMING_S = 0.4  # for all libraries that are compared
+Run = Callable[[Sequence[Any]], list[Any]]
+
+
+class HotSwapped:
+    """Runs `module` on flat lists of tensors: the fastest library there is, or eager PyTorch.
+
+    `module` takes and returns flat tensors; `example` are inputs of the shapes that it is used
+    with. Compiling happens here, which takes seconds. With `in_background` the graph's tasks go to
+    the daemon of `state_dir`, and better libraries replace the current one between two calls.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        module: torch.nn.Module,
+        example: Sequence[torch.Tensor],
+        state_dir: Path,
+        in_background: bool,
+    ) -> None:
+        self._eager: Run = lambda tensors: list(module(*tensors))
+        self._current = self._eager
+        self._example = [t.detach().clone() for t in example]
+        self.reason = ""
+        """Why it runs in eager PyTorch; empty if it runs a compiled library."""
+        self.swaps: list[float] = []
+        """Seconds per run of each library that was put in use, as timed when it was."""
+        cores = len(plan_slots(Config().measure.slots)[0].run)
+        use_threads(cores)
+        self._target = targets.resolve("native", cores)
+        self._programs = ProgramSource(state_dir)
+        try:
+            with torch.no_grad():
+                source = torch_frontend.from_module(name, module, tuple(self._example))
+                self._model = lower_source(ModelSpec(name), source, self._target)
+            self._try_compile()
+        except TlmdError as error:
+            self.reason = str(error)
+            _log.warning("%s runs in eager PyTorch: %s", name, error)
+            return
+        if in_background:
+            arguments = (weakref.ref(self), name, state_dir)
+            threading.Thread(target=_improve, args=arguments, name="tlmd", daemon=True).start()
+
+    def __call__(self, tensors: Sequence[Any]) -> list[Any]:
+        """Run it once."""
+        return self._current(tensors)
+
+    def improve(self) -> bool:
+        """Compile with the records there are now; whether a faster library is in use."""
+        return self._try_compile()
+
+    def save_tasks(self, path: Path) -> None:
+        """Write the tasks of the graph for a daemon."""
+        save_tasks(path, self._model.tasks)
+
+    def _try_compile(self) -> bool:
+        """Compile, compare the outputs, and use the library if it is faster than the current."""
+        try:
+            library = self._programs.compile(self._model, self._target).library
+            self._check(library)
+        except TlmdError:
+            raise
+        except Exception as error:  # TVM raises many kinds
+            raise BadInput(f"TVM cannot compile the graph ({error})"[:200]) from error
+        old, new = self._seconds([self._current, library])
+        if new > old * _FASTER:
+            self.reason = self.reason or "eager PyTorch is faster" * (not self.swaps)
+            return False
+        self._current = library  # one assignment: a call sees the old or the new one
+        self.swaps.append(new)
+        self.reason = ""
+        _log.info("a library with %.3f ms a run replaces one with %.3f ms", new * 1e3, old * 1e3)
+        return True
+
+    def _check(self, library: Run) -> None:
+        """Compare the library's outputs with eager PyTorch. Raises `BadInput`."""
+        with torch.no_grad():
+            expected = self._eager(self._example)
+        for index, (a, e) in enumerate(zip(library(self._example), expected, strict=True)):
+            pair = (_numpy(a), _numpy(e))
+            acceptance.check_output("the graph", f"output {index}", *pair)
+
+    def _seconds(self, runs: Sequence[Run]) -> list[float]:
+        """The shortest time of each, run alternately."""
+        best = [float("inf")] * len(runs)
+        end = time.perf_counter() + _TIMING_S
+        with torch.no_grad():
+            for number in range(200):
+                for index, run in enumerate(runs):
+                    begin = time.perf_counter()
+                    run(self._example)
+                    best[index] = min(best[index], time.perf_counter() - begin)
+                if number >= 3 and time.perf_counter() > end:
+                    break
+        return best
+
+
+def _numpy(value: Any) -> np.ndarray:
+    tensor = value.detach().cpu()
+    array: np.ndarray = (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
+    return array
+
+
+def _improve(reference: weakref.ref[HotSwapped], name: str, state_dir: Path) -> None:
+    """Give the graph's tasks to the daemon, and compile again whenever it has found better ones."""
+    path = state_dir / "jobs" / f"{uuid.uuid4().hex[:12]}.tasks"
+    with contextlib.suppress(TlmdError, OSError):
+        daemon = _wait_for_daemon(reference, state_dir)
+        function = reference()
+        if daemon is None or function is None:
+            return
+        path.parent.mkdir(parents=True, exist_ok=True)
+        function.save_tasks(path)
+        del function
+        job = daemon.submit(name, tasks=str(path))
+        last = float("inf")
+        for document in daemon.follow(job.id):
+            function = reference()
+            if function is None:
+                job.cancel()
+                return
+            finished = JobState(document["state"]).is_finished
+            progress = document.get("progress") or {}
+            whole = progress.get("done", 0) >= progress.get("total", 1)
+            estimate = progress.get("estimate_s") or float("inf")
+            if finished or (whole and estimate < last * _GAIN):
+                last = estimate
+                function.improve()
+            del function
+
+
+def _wait_for_daemon(reference: weakref.ref[HotSwapped], state_dir: Path) -> Any:
+    """The daemon of the state directory, as soon as one runs; None if the model is gone first."""
+    told = False
+    while reference() is not None:
+        with contextlib.suppress(TlmdError):
+            daemon = lifecycle.running(state_dir)
+            if daemon is not None:
+                return daemon
+        if not told:
+            told = True
+            _log.info("no daemon runs on %s; `tlmd start` starts one", state_dir)
+        time.sleep(_POLL_S)
+    return None

@@ -1,0 +1,93 @@
+"""Compiles a loaded model in this process with the best programs that are known now."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tvm
+from tvm import relax
+from tvm.s_tir import meta_schedule as ms
+
+from tlmd.errors import TlmdError
+from tlmd.records import metaschedule
+from tlmd.records.store import RecordStore
+from tlmd.space import target as targets
+from tlmd.space.space import TaskSpace
+from tlmd.types import Record, TargetInfo, Task
+from tlmd.workloads import lowering
+from tlmd.workloads.compiled_model import Library
+from tlmd.workloads.preparation import LoweredModel
+
+_GUESSED_S = 1.0  # the time of a program that was not measured: any record is better
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A model compiled in this process."""
+
+    library: Library
+
+    unknown: int
+    """Tasks for which there is no record: their programs are the TLM's first choice."""
+
+
+class ProgramSource:
+    """Finds a program for each task: the best record in `state_dir`, or the TLM's first choice.
+
+    Guesses are kept, so that a model compiled again costs no writing. Not thread-safe.
+    """
+
+    def __init__(self, state_dir: Path) -> None:
+        self._records = state_dir / "records.sqlite"
+        self._generator: Any = None
+        self._guesses: dict[str, str] = {}
+
+    def compile(self, model: LoweredModel, target: TargetInfo) -> Compiled:
+        """Compile a lowered model. Raises the errors of TVM."""
+        best = self._best(model.tasks)
+        database = ms.database.MemoryDatabase(module_equality="structural")
+        tvm_target = targets.tvm_target(target)
+        for task in model.tasks:
+            record = best.get(task.id)
+            if record is not None:
+                trace, seconds = (
+                    TaskSpace(task).trace_json(record.candidate),
+                    record.outcome.seconds,
+                )
+            else:
+                trace, seconds = self._guess(task), _GUESSED_S
+            if trace:
+                metaschedule.commit(database, task, trace, seconds, tvm_target)
+        compiled = lowering.compile_model(model.lowered, tvm_target, database)
+        machine = relax.VirtualMachine(compiled.executable.jit(), tvm.cpu())
+        unknown = sum(task.id not in best for task in model.tasks)
+        return Compiled(Library(machine, model.source.inputs), unknown)
+
+    def _best(self, tasks: list[Task]) -> dict[str, Record]:
+        """The best verified record of each task that has one faster than TVM's default."""
+        found: dict[str, Record] = {}
+        try:
+            with RecordStore(self._records, read_only=True) as store:
+                for task in tasks:
+                    record, baseline = store.best(*task.key), store.baseline(*task.key)
+                    limit = baseline.seconds if baseline else math.inf
+                    if record is not None and record.outcome.seconds <= limit:
+                        found[task.id] = record
+        except TlmdError:  # nothing was measured yet
+            return {}
+        return found
+
+    def _guess(self, task: Task) -> str:
+        """The trace of the TLM's first choice, unmeasured; empty if there is nothing to choose."""
+        if task.id not in self._guesses:
+            if self._generator is None:
+                from tlmd.generate.generator import Generator
+                from tlmd.model import checkpoint
+
+                self._generator = Generator(checkpoint.load())
+            proposals, _ = self._generator.write(task, 1, [])
+            self._guesses[task.id] = proposals[0].trace if proposals else ""
+        return self._guesses[task.id]
