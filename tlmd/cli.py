@@ -118,6 +118,10 @@ def _job(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--trials", type=arguments.positive, help="measurements per task (default 16)"
     )
+    efforts = ", ".join(f"{name} {trials}" for name, trials in arguments.EFFORTS.items())
+    parser.add_argument(
+        "--effort", choices=arguments.EFFORTS, help=f"instead of --trials: {efforts} per task"
+    )
     parser.add_argument(
         "--time-budget",
         type=arguments.duration,
@@ -143,7 +147,7 @@ def _add_tune(commands: Any) -> None:
 def _tune(options: argparse.Namespace) -> int:
     from tlmd import config as configuration
 
-    flags = {"tune.trials": options.trials, "tune.seed": options.seed}
+    flags = {"tune.trials": arguments.trials(options), "tune.seed": options.seed}
     config = configuration.load(options.config, flags)
     from tlmd.client import terminal
     from tlmd.client.tune_request import TuneRequest

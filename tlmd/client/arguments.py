@@ -5,6 +5,11 @@ from __future__ import annotations
 import argparse
 import re
 
+from tlmd.errors import BadInput
+
+EFFORTS = {"quick": 4, "normal": 16, "thorough": 64}
+"""Measurements per task of each ``--effort``."""
+
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}
 
 
@@ -29,3 +34,13 @@ def duration(text: str) -> float:
     if not match or float(match[1]) <= 0:
         raise argparse.ArgumentTypeError(f"{text!r} is not a time such as 90s, 10m or 2h")
     return float(match[1]) * _UNITS[match[2]]
+
+
+def trials(options: argparse.Namespace) -> int | None:
+    """Measurements per task by ``--trials`` or ``--effort``; None: neither was given.
+
+    Raises `BadInput` if both were given.
+    """
+    if options.trials is not None and options.effort is not None:
+        raise BadInput("--trials and --effort both say how much to measure; give one of them")
+    return EFFORTS[options.effort] if options.effort else options.trials

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tlmd.client import arguments
 from tlmd.errors import BadInput
 
 Common = Callable[[argparse.ArgumentParser], None]
@@ -113,7 +114,7 @@ def _submit(options: Any) -> int:
     from tlmd import config as configuration
 
     daemon = _daemon(options)
-    config = configuration.load(options.config, {"tune.trials": options.trials})
+    config = configuration.load(options.config, {"tune.trials": arguments.trials(options)})
     from tlmd.workloads import frontends
 
     frontends.check(options.model)

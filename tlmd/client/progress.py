@@ -34,6 +34,10 @@ class LiveLine:
         """Show `text` as the current stage of the job."""
         self._bar.update(self._task, description=text, detail="", total=None)
 
+    def plan(self, text: str) -> None:
+        """Print what the job will do."""
+        self._bar.console.print(f"tlmd: {text}", highlight=False, soft_wrap=True)
+
     def stopping(self) -> None:
         """Show that the user asked to stop. A signal handler calls this, so it draws nothing."""
         self._ending = "stopping after this batch, "

@@ -33,6 +33,7 @@ from tlmd.workloads import frontends
 
 __all__ = ["Display", "TuneResult", "run"]
 _END_S = 90.0
+_MEASURE_S, _FIXED_S = 0.4, 25.0  # one measurement; starting, compiling and timing the model
 
 
 @dataclass
@@ -41,6 +42,9 @@ class Display:
 
     stage: Callable[[str], None] = field(default=lambda text: None)
     """Called with the name of a stage when it begins."""
+
+    plan: Callable[[str], None] = field(default=lambda text: None)
+    """Called once with what the job will do and about how long it takes."""
 
     progress: Callable[[Any], None] = field(default=lambda progress: None)
     """Called with a `pipeline.Progress`."""
@@ -70,7 +74,8 @@ def run(request: TuneRequest, config: Config, display: Display | None = None) ->
     ):
         private.launch()
         tasks = state_dir / "jobs" / f"{uuid.uuid4().hex[:12]}.tasks"
-        model.accept(request.target, layout, running is not None, tasks, display.stage)
+        found = model.accept(request.target, layout, running is not None, tasks, display.stage)
+        display.plan(_plan(found, config.tune.trials, request.time_budget))
         display.stage("starting the daemon" if running is None else "submitting the job")
         daemon = running or private.daemon()
         job = _submit(request, config, daemon, tasks)
@@ -79,6 +84,19 @@ def run(request: TuneRequest, config: Config, display: Display | None = None) ->
         if not stopped:
             display.stage("compiling and timing the whole model")
         return model.deliver(state_dir, request.out, started_at, stopped, private.end)
+
+
+def _plan(found: dict[str, Any], trials: int, time_budget: float | None) -> str:
+    """What the job will do, in one line."""
+    tasks = int(found["tasks"])
+    seconds = tasks * trials * _MEASURE_S + _FIXED_S
+    if time_budget is not None:
+        seconds = min(seconds, time_budget + _FIXED_S)
+    text = f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
+    return (
+        f"{tasks} tasks, {found['flops'] / 1e9:.3g} GFLOP a run; up to {trials} candidates of each "
+        f"are measured, about {text}"
+    )
 
 
 def _submit(request: TuneRequest, config: Config, daemon: Daemon, tasks: Path) -> Job:
