@@ -26,7 +26,7 @@ MAY_IMPORT = {
     "learn": {"space", "language", "model", "records"},
     "measure": {"space"},
     "workloads": {"space"},
-    "integrations": {"client", "generate", "model", "records", "space", "workloads"},
+    "integrations": {"client", "generate", "measure", "model", "records", "space", "workloads"},
     "records": {"space"},
     "pipeline": set(),
     "actors": {"generate", "learn", "measure", "model", "pipeline", "space"},
