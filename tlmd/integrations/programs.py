@@ -25,7 +25,7 @@ _GUESSED_S = 1.0  # the time of a program that was not measured: any record is b
 
 
 @dataclass(frozen=True)
-class Compiled:
+class CompiledHere:
     """A model compiled in this process."""
 
     library: Library
@@ -45,7 +45,7 @@ class ProgramSource:
         self._generator: Any = None
         self._guesses: dict[str, str] = {}
 
-    def compile(self, model: LoweredModel, target: TargetInfo) -> Compiled:
+    def compile(self, model: LoweredModel, target: TargetInfo) -> CompiledHere:
         """Compile a lowered model. Raises the errors of TVM."""
         best = self._best(model.tasks)
         database = ms.database.MemoryDatabase(module_equality="structural")
@@ -64,7 +64,7 @@ class ProgramSource:
         compiled = lowering.compile_model(model.lowered, tvm_target, database)
         machine = relax.VirtualMachine(compiled.executable.jit(), tvm.cpu())
         unknown = sum(task.id not in best for task in model.tasks)
-        return Compiled(Library(machine, model.source.inputs), unknown)
+        return CompiledHere(Library(machine, model.source.inputs), unknown)
 
     def _best(self, tasks: list[Task]) -> dict[str, Record]:
         """The best verified record of each task that has one faster than TVM's default."""
