@@ -18,7 +18,9 @@ from onnx import TensorProto, helper, numpy_helper
 from torch import nn
 
 from tlmd.errors import BadInput
-from tlmd.model_spec import Shapes
+from tlmd.model_spec import ModelSpec, Shapes
+from tlmd.space import target as targets
+from tlmd.workloads import acceptance
 from tlmd.workloads.frontends import load_model
 from tlmd.workloads.sources import SourceModel
 
@@ -74,6 +76,37 @@ def save_onnx(path: Path, dims: tuple[int | str, int] = (2, 8), op: str = "Relu"
     return str(path)
 
 
+def save_quantised_onnx(path: Path) -> str:
+    """A product between QuantizeLinear and DequantizeLinear, with its weights in another file."""
+    weight = np.random.default_rng(0).integers(-90, 90, (8, 4)).astype("int8")
+    constants = {
+        "w": weight,
+        "scale": np.float32(0.02),
+        "zero": np.int8(0),
+        "y_scale": np.float32(0.1),
+    }
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "scale", "zero"], ["xq"]),
+        helper.make_node("DequantizeLinear", ["xq", "scale", "zero"], ["xd"]),
+        helper.make_node("DequantizeLinear", ["w", "scale", "zero"], ["wd"]),
+        helper.make_node("MatMul", ["xd", "wd"], ["y"]),
+        helper.make_node("QuantizeLinear", ["y", "y_scale", "zero"], ["yq"]),
+        helper.make_node("DequantizeLinear", ["yq", "y_scale", "zero"], ["z"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "quantised",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, (2, 8))],
+        [helper.make_tensor_value_info("z", TensorProto.FLOAT, (2, 4))],
+        [numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    onnx.save(
+        model, str(path), save_as_external_data=True, location="weights.bin", size_threshold=16
+    )
+    return str(path)
+
+
 def save_pt2(path: Path, dynamic: Any = None) -> str:
     module, example = factory()
     program = torch.export.export(module, example, strict=False, dynamic_shapes=dynamic)
@@ -125,6 +158,16 @@ def test_onnx_mistakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hidden = lambda name, *args: None if name == "onnx" else found(name, *args)  # noqa: E731
     monkeypatch.setattr(importlib.util, "find_spec", hidden)
     assert "pip install 'tlmd[onnx]'" in message(path)
+
+
+def test_a_quantised_onnx_file_with_external_weights(tmp_path: Path) -> None:
+    path = save_quantised_onnx(tmp_path / "quantised.onnx")
+    assert (tmp_path / "weights.bin").stat().st_size >= 32
+    target = targets.resolve("native", 1)
+    accepted = acceptance.accept(ModelSpec(path), target)
+    assert accepted.error is not None and accepted.error < 1e-5 and not accepted.notes
+    (tmp_path / "weights.bin").unlink()
+    assert "is not a valid ONNX model" in message(path)
 
 
 def test_pt2(tmp_path: Path) -> None:

@@ -45,12 +45,12 @@ def load_onnx(path: Path, shapes: Shapes | None) -> SourceModel:
     )
     count = len(model.graph.output)
     outputs = Node("list", tuple(Node("tensor", value=index) for index in range(count)))
-    return SourceModel(path.stem, module, infos, _onnx_reference(model), call, outputs)
+    reference = _onnx_reference(path, model)
+    return SourceModel(path.stem, module, infos, reference, call, outputs)
 
 
 def _onnx_shapes(path: Path, model: Any, shapes: Shapes | None) -> dict[str, list[int]]:
-    weights = {tensor.name for tensor in model.graph.initializer}
-    inputs = [value for value in model.graph.input if value.name not in weights]
+    inputs = _inputs(model)
     if shapes is not None and len(shapes) != len(inputs):
         names = ", ".join(value.name for value in inputs)
         raise BadInput(
@@ -59,7 +59,10 @@ def _onnx_shapes(path: Path, model: Any, shapes: Shapes | None) -> dict[str, lis
         )
     by_name: dict[str, list[int]] = {}
     for index, value in enumerate(inputs):
-        dims = [dim.dim_value or dim.dim_param or "?" for dim in value.type.tensor_type.shape.dim]
+        dims = [
+            dim.dim_value if dim.HasField("dim_value") else dim.dim_param or "?"
+            for dim in value.type.tensor_type.shape.dim
+        ]
         given = list(shapes[index]) if shapes is not None else dims
         text = ",".join(map(str, dims))
         if not all(isinstance(dim, int) for dim in given):
@@ -77,16 +80,33 @@ def _onnx_shapes(path: Path, model: Any, shapes: Shapes | None) -> dict[str, lis
     return by_name
 
 
-def _onnx_reference(model: Any) -> ReferenceFunction | None:
-    from onnx.reference import ReferenceEvaluator
-
+def _onnx_reference(path: Path, model: Any) -> ReferenceFunction | None:
+    """Runs the model in ONNX Runtime where it is installed, else in onnx's own evaluator."""
+    names = [value.name for value in _inputs(model)]
     try:
-        evaluator = ReferenceEvaluator(model)
-    except Exception:  # the evaluator lacks an operator of the model: there is no reference
+        if importlib.util.find_spec("onnxruntime") is not None:
+            import onnxruntime
+
+            options = onnxruntime.SessionOptions()
+            options.log_severity_level = 4
+            run_model = onnxruntime.InferenceSession(
+                str(path), options, providers=["CPUExecutionProvider"]
+            ).run
+        else:
+            from onnx.reference import ReferenceEvaluator
+
+            run_model = ReferenceEvaluator(model).run
+    except Exception:  # it lacks an operator of the model: there is no reference
         return None
 
     def run(*inputs: np.ndarray) -> list[np.ndarray]:
-        outputs = evaluator.run(None, dict(zip(evaluator.input_names, inputs, strict=False)))
+        outputs = run_model(None, dict(zip(names, inputs, strict=True)))
         return [np.asarray(output) for output in outputs]
 
     return run
+
+
+def _inputs(model: Any) -> list[Any]:
+    """The inputs that a user gives: those that are not weights."""
+    weights = {tensor.name for tensor in model.graph.initializer}
+    return [value for value in model.graph.input if value.name not in weights]
