@@ -14,7 +14,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 # Samples that are looked at per dtype, and how many of them are run.
-_SEEN, _FLOATS, _OTHERS = 60, 3, 1
+_SEEN, _FLOATS, _OTHERS = 60, 2, 1
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,8 @@ def samples(info: Any) -> list[Call]:
     calls = []
     for dtype, count in counts.items():
         torch.manual_seed(0)
-        samples = list(itertools.islice(info.sample_inputs("cpu", dtype), _SEEN))
+        seen = itertools.islice(info.sample_inputs("cpu", dtype), _SEEN)
+        samples = [sample for sample in seen if not _is_empty(sample)]
         # Spread over the list: neighbours differ little.
         for index in sorted({i * (len(samples) - 1) // max(count - 1, 1) for i in range(count)}):
             if 0 <= index < len(samples):
@@ -86,3 +87,9 @@ def samples(info: Any) -> list[Call]:
                 values = (sample.input, *sample.args)
                 calls.append(Call(info.name, info.op, values, dict(sample.kwargs)))
     return calls
+
+
+def _is_empty(sample: Any) -> bool:
+    """Whether a tensor has no elements; tlmd refuses these."""
+    leaves = pytree.tree_leaves((sample.input, sample.args, sample.kwargs))
+    return any(isinstance(leaf, torch.Tensor) and leaf.numel() == 0 for leaf in leaves)

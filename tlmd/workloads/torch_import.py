@@ -55,12 +55,24 @@ def _check(name: str, program: Any, known: Iterable[str]) -> None:
             )
     if missing:
         raise BadInput(f"{unsupported(program, missing)}; rewrite the model without it")
+    for node in program.graph.nodes:
+        if node.op in ("call_function", "placeholder") and _is_empty(node.meta.get("val")):
+            if node.op == "placeholder":
+                raise BadInput(f"{name} has an empty input, {node.name}; give it elements")
+            origin = f"from {operator_name(node)}{where(node)}"
+            raise BadInput(f"{name} has an empty tensor, {origin}; rewrite the model without it")
     for node in calls:
         if _depends_on_data(node.meta.get("val")):
             origin = f"from {operator_name(node)}{where(node)}"
             raise BadInput(
                 f"{name} has a shape that depends on data, {origin}; rewrite that part of it"
             )
+
+
+def _is_empty(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and any(
+        isinstance(extent, int) and extent == 0 for extent in value.shape
+    )
 
 
 def _depends_on_data(value: Any) -> bool:

@@ -29,7 +29,13 @@ from tlmd.workloads import (
 
 Table = dict[Any, Callable[..., Any]]
 
+# TVM computes these with the running statistics, or with those of another dimension.
+_PREFERRED = {
+    "_native_batch_norm_legit_functional.default",
+    "_native_batch_norm_legit.no_stats",
+}
 _OWN = (torch_promotion, torch_indexing, torch_functions, torch_reductions, torch_pools)
+_CUSTOM = {"transformers.grouped_mm_fallback.default": torch_pools.grouped_product}
 # Folded values that are larger than this stay computations.
 _LARGEST_CONSTANT = 2**26
 # Constants of at most this many elements are shared if they are equal.
@@ -47,8 +53,8 @@ def normalise(program: Any, known: Iterable[str]) -> Any:
     if has_open_inputs(program):
         return program.run_decompositions()
     table = _table(frozenset(known))
-    # Copies, because PyTorch takes entries out.
-    program = program.run_decompositions(dict(table))
+    # A copy, because PyTorch takes entries out.
+    program = program.run_decompositions({**table, **_custom(program)})
     further = _indexed_pools(program) | _statistics(program)
     if further:
         program = program.run_decompositions({**table, **further})
@@ -73,8 +79,13 @@ def _table(known: frozenset[str]) -> Table:
     table: Table = dict(stock.items())
     for op, function in decomposition_table.items():
         name = getattr(op, "__name__", "")
-        new = isinstance(op, torch._ops.OpOverload) and op not in table and name not in known
-        if new and not _is_random(op) and not _mutates(op):
+        new = isinstance(op, torch._ops.OpOverload) and op not in table
+        if (
+            new
+            and (name not in known or name in _PREFERRED)
+            and not _is_random(op)
+            and not _mutates(op)
+        ):
             table[op] = function
     for own in _OWN:
         table |= {
@@ -97,6 +108,15 @@ def _after(first: Callable[..., Any], second: Callable[..., Any] | None) -> Call
 
 def _used_outputs(node: Any) -> set[int]:
     return {user.args[1] for user in node.users if user.target is operator.getitem}
+
+
+def _custom(program: Any) -> Table:
+    """Decompositions of operators of other packages that the program uses."""
+    return {
+        node.target: _CUSTOM[str(node.target)]
+        for node in program.graph.nodes
+        if str(node.target) in _CUSTOM
+    }
 
 
 def _indexed_pools(program: Any) -> Table:

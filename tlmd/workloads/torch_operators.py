@@ -53,6 +53,7 @@ def _own() -> dict[str, Converter]:
         "bitwise_left_shift.Tensor": _shift(relax.op.left_shift),
         "bitwise_right_shift.Tensor": _shift(relax.op.right_shift),
         "grid_sampler_2d.default": _grid_sample,
+        "grid_sampler_3d.default": _grid_sample,
         "sort.stable": _sort,
         "sort.default": _sort,
         "getitem": _getitem,
@@ -215,13 +216,15 @@ def _grid_sample(node: Any, importer: Any) -> Any:
     """PyTorch has the coordinates last; TVM has them where the channels are."""
     image, grid = (importer.env[arg] for arg in node.args[:2])
     mode, padding, align_corners = node.args[2:5]
+    rank = int(grid.ty.ndim)
+    order = [0, rank - 1, *range(1, rank - 1)]
     return _emit(
         importer,
         relax.op.image.grid_sample(
             image,
-            _emit(importer, relax.op.permute_dims(grid, [0, 3, 1, 2])),
+            _emit(importer, relax.op.permute_dims(grid, order)),
             method=("bilinear", "nearest", "bicubic")[mode],
-            layout="NCHW",
+            layout="NCHW" if rank == 4 else "NCDHW",
             padding_mode=("zeros", "border", "reflection")[padding],
             align_corners=align_corners,
         ),
