@@ -57,10 +57,12 @@ def _check(name: str, program: Any, known: Iterable[str]) -> None:
         raise BadInput(f"{unsupported(program, missing)}; rewrite the model without it")
     for node in program.graph.nodes:
         if node.op in ("call_function", "placeholder") and _is_empty(node.meta.get("val")):
-            if node.op == "placeholder":
+            if node.op == "placeholder" and node.name in program.graph_signature.user_inputs:
                 raise BadInput(f"{name} has an empty input, {node.name}; give it elements")
-            origin = f"from {operator_name(node)}{where(node)}"
-            raise BadInput(f"{name} has an empty tensor, {origin}; rewrite the model without it")
+            origin = (
+                "" if node.op == "placeholder" else f", from {operator_name(node)}{where(node)}"
+            )
+            raise BadInput(f"{name} has an empty tensor{origin}; rewrite the model without it")
     for node in calls:
         if _depends_on_data(node.meta.get("val")):
             origin = f"from {operator_name(node)}{where(node)}"
