@@ -15,6 +15,8 @@ from torch.utils import _pytree as pytree
 
 # Samples that are looked at per dtype, and how many of them are run.
 _SEEN, _FLOATS, _OTHERS = 60, 2, 1
+# PyTorch does not say which of equal elements these take; floats are hardly ever equal.
+_ANY_OF_EQUALS = {"argsort", "kthvalue", "median", "mode", "sort", "topk"}
 
 
 @dataclass(frozen=True)
@@ -72,9 +74,9 @@ def samples(info: Any) -> list[Call]:
     """A few calls of an operator: float32, or the first dtype that it has; int64; bool."""
     allowed = info.dtypes
     first = torch.float32 if torch.float32 in allowed else next(iter(allowed))
-    counts = {first: _FLOATS} | {
-        dtype: _OTHERS for dtype in (torch.int64, torch.bool) if dtype in allowed and dtype != first
-    }
+    others = () if info.name in _ANY_OF_EQUALS else (torch.int64, torch.bool)
+    counts = {first: _FLOATS}
+    counts |= {dtype: _OTHERS for dtype in others if dtype in allowed and dtype != first}
     calls = []
     for dtype, count in counts.items():
         torch.manual_seed(0)

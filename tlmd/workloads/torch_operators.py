@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 from tvm import relax
+from tvm.ir import GenericConst
 
 Converter = Callable[[Any, Any], Any]
 
@@ -48,6 +49,8 @@ def _own() -> dict[str, Converter]:
         "div.Tensor_mode": _integer_division,
         "maximum.default": _extreme(relax.op.maximum),
         "minimum.default": _extreme(relax.op.minimum),
+        "ne.Tensor": _not_equal,
+        "ne.Scalar": _not_equal,
         "__lshift__.Scalar": _shift(relax.op.left_shift),
         "__rshift__.Scalar": _shift(relax.op.right_shift),
         "bitwise_left_shift.Tensor": _shift(relax.op.left_shift),
@@ -203,6 +206,18 @@ def _extreme(op: Callable[..., Any]) -> Converter:
         return _emit(importer, relax.op.where(relax.op.isnan(left), left, found))
 
     return convert
+
+
+def _not_equal(node: Any, importer: Any) -> Any:
+    """NaN differs from everything; in TVM it does not."""
+    dtype = str(importer.env[node.args[0]].ty.dtype)
+    values = _operands(node, importer, dtype)
+    found = _emit(importer, relax.op.not_equal(*values))
+    for value in values if "float" in dtype else []:
+        if not isinstance(value, GenericConst):
+            unordered = _emit(importer, relax.op.isnan(value))
+            found = _emit(importer, relax.op.logical_or(found, unordered))
+    return found
 
 
 def _shift(op: Callable[..., Any]) -> Converter:
