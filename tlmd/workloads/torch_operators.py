@@ -95,6 +95,8 @@ def _as_in_torch(node: Any, importer: Any, result: Any) -> Any:
     value = node.meta.get("val")
     if not isinstance(value, torch.Tensor) or not isinstance(result, relax.Expr):
         return result
+    if isinstance(result, relax.Call):
+        result = _emit(importer, result)
     shape = getattr(getattr(result, "ty", None), "shape", None)
     if not isinstance(getattr(result, "ty", None), relax.TensorType):
         return result
