@@ -129,7 +129,6 @@ def _arithmetic() -> list[Call]:
         "isnan",
         "isinf",
         "isfinite",
-        "relu",
         "sign",
         "abs",
         "exp",
@@ -142,7 +141,7 @@ def _arithmetic() -> list[Call]:
         calls.append(_call("nan and inf", getattr(torch, name), odd, odd.flip(0)))
     return [
         *calls,
-        _call("clamp with nan", lambda x: x.clamp(-1, 1), odd),
+        _call("relu and clamp of nan", lambda x: (x.relu(), x.clamp(-1, 1)), odd),
         _call("nan_to_num", torch.nan_to_num, odd),
         _call("clamp of int", lambda x: x.clamp(max=1), whole),
         _call("clamp of int", lambda x: x.clamp(min=-1), whole),

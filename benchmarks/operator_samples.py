@@ -14,7 +14,9 @@ import torch
 from torch.utils import _pytree as pytree
 
 # Samples that are looked at per dtype, and how many of them are run.
-_SEEN, _FLOATS, _OTHERS = 60, 3, 1
+_SEEN, _FLOATS, _OTHERS = 60, 2, 1
+# PyTorch does not say which of equal elements these take; floats are hardly ever equal.
+_ANY_OF_EQUALS = {"argsort", "kthvalue", "median", "mode", "sort", "topk"}
 
 
 @dataclass(frozen=True)
@@ -72,13 +74,14 @@ def samples(info: Any) -> list[Call]:
     """A few calls of an operator: float32, or the first dtype that it has; int64; bool."""
     allowed = info.dtypes
     first = torch.float32 if torch.float32 in allowed else next(iter(allowed))
-    counts = {first: _FLOATS} | {
-        dtype: _OTHERS for dtype in (torch.int64, torch.bool) if dtype in allowed and dtype != first
-    }
+    others = () if info.name in _ANY_OF_EQUALS else (torch.int64, torch.bool)
+    counts = {first: _FLOATS}
+    counts |= {dtype: _OTHERS for dtype in others if dtype in allowed and dtype != first}
     calls = []
     for dtype, count in counts.items():
         torch.manual_seed(0)
-        samples = list(itertools.islice(info.sample_inputs("cpu", dtype), _SEEN))
+        seen = itertools.islice(info.sample_inputs("cpu", dtype), _SEEN)
+        samples = [sample for sample in seen if not _is_empty(sample)]
         # Spread over the list: neighbours differ little.
         for index in sorted({i * (len(samples) - 1) // max(count - 1, 1) for i in range(count)}):
             if 0 <= index < len(samples):
@@ -86,3 +89,9 @@ def samples(info: Any) -> list[Call]:
                 values = (sample.input, *sample.args)
                 calls.append(Call(info.name, info.op, values, dict(sample.kwargs)))
     return calls
+
+
+def _is_empty(sample: Any) -> bool:
+    """Whether a tensor has no elements; tlmd refuses these."""
+    leaves = pytree.tree_leaves((sample.input, sample.args, sample.kwargs))
+    return any(isinstance(leaf, torch.Tensor) and leaf.numel() == 0 for leaf in leaves)

@@ -39,7 +39,7 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
         aten.fmax.default: lambda x, y: _ignoring_nan(torch.maximum, x, y),
         aten.fmin.default: lambda x, y: _ignoring_nan(torch.minimum, x, y),
         aten.signbit.default: lambda x: x < 0,
-        aten.copysign.Tensor: lambda x, y: torch.where(y < 0, -x.abs(), x.abs()),
+        aten.copysign.Tensor: _copysign,
         aten.hypot.default: lambda x, y: torch.sqrt(x * x + y * y),
         aten.erfc.default: lambda x: 1 - torch.erf(x),
         aten.addmv.default: _addmv,
@@ -167,6 +167,11 @@ def _ignoring_nan(function: Callable[..., Any], x: Any, y: Any) -> Any:
     if not x.dtype.is_floating_point:
         return function(x, y)
     return torch.where(x.isnan(), y, torch.where(y.isnan(), x, function(x, y)))
+
+
+def _copysign(x: Any, y: Any) -> Any:
+    x, y = _promoted(KIND.INT_TO_FLOAT, x, y)
+    return torch.where(y < 0, -x.abs(), x.abs())
 
 
 def _addmv(x: Any, matrix: Any, vector: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:

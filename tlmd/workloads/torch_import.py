@@ -54,13 +54,28 @@ def _check(name: str, program: Any, known: Iterable[str]) -> None:
                 "make them an input of the model"
             )
     if missing:
-        raise BadInput(f"{unsupported(program, missing)}; rewrite the model without it")
+        uses = unsupported(program, missing)
+        raise BadInput(f"{name} uses {uses}, which TVM lacks; rewrite the model without it")
+    for node in program.graph.nodes:
+        if node.op in ("call_function", "placeholder") and _is_empty(node.meta.get("val")):
+            if node.op == "placeholder" and node.name in program.graph_signature.user_inputs:
+                raise BadInput(f"{name} has an empty input, {node.name}; give it elements")
+            origin = (
+                "" if node.op == "placeholder" else f", from {operator_name(node)}{where(node)}"
+            )
+            raise BadInput(f"{name} has an empty tensor{origin}; rewrite the model without it")
     for node in calls:
         if _depends_on_data(node.meta.get("val")):
             origin = f"from {operator_name(node)}{where(node)}"
             raise BadInput(
                 f"{name} has a shape that depends on data, {origin}; rewrite that part of it"
             )
+
+
+def _is_empty(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and any(
+        isinstance(extent, int) and extent == 0 for extent in value.shape
+    )
 
 
 def _depends_on_data(value: Any) -> bool:
@@ -76,15 +91,14 @@ def _depends_on_data(value: Any) -> bool:
 def unsupported(program: Any, names: Iterable[str]) -> str:
     """Which operators of the program TVM lacks, and where in the user's model each stands.
 
-    Example: ``model uses aten.histc, which TVM lacks, in encoder.layer.0 (model.py:123)``.
+    Example: ``aten.histc in encoder.layer.0 (model.py:123)``.
     """
     names = set(names)
     found: dict[str, str] = {}
     for node in program.graph.nodes:
         if node.op == "call_function" and node.target.__name__ in names:
             found.setdefault(operator_name(node), where(node))
-    parts = [f"{name}, which TVM lacks,{place}" for name, place in found.items()]
-    return f"model uses {' and '.join(parts[:3])}".rstrip(",")
+    return " and ".join([f"{name}{place}" for name, place in found.items()][:3])
 
 
 def operator_name(node: Any) -> str:

@@ -38,6 +38,7 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
         aten.as_strided.default: _as_strided,
         aten.constant_pad_nd.default: _pad,
         aten.flip.default: _flip,
+        aten.permute.default: _permute,
     }
 
 
@@ -60,7 +61,7 @@ def _slice(x: Any, dim: int = 0, start: Any = None, end: Any = None, step: int =
     first, last, _ = slice(start, end).indices(extent)
     last = max(first, last)
     if (first, last, step) == (0, extent, 1):
-        return x.clone() if (start, end) != (0, extent) else NotImplemented
+        return x.clone()
     if (start, end) == (first, last):
         return NotImplemented
     return aten.slice.Tensor(x, dim, first, last, step)
@@ -152,6 +153,8 @@ def _put_already(x: Any, index: Any, values: Any) -> bool:
 
 
 def _put(flat: Any, places: Any, values: Any, accumulate: bool) -> Any:
+    if accumulate and flat.dtype == torch.bool:
+        return _put(flat.to(torch.int32), places, values, accumulate).to(torch.bool)
     return aten.index_put.default(flat, (places,), values.to(flat.dtype), accumulate)
 
 
@@ -266,7 +269,11 @@ def _as_strided(x: Any, size: Any, stride: Any, storage_offset: Any = None) -> A
     # The elements lie in memory as in `x` only if `x` is not a view of something else.
     if not x.is_contiguous() or x.storage_offset():
         return NotImplemented
-    places: Any = torch.full((), storage_offset or 0, dtype=torch.int64, device=x.device)
+    first, count = storage_offset or 0, math.prod(size)
+    dense = [math.prod(size[axis + 1 :]) for axis in range(len(size))]
+    if all(n == 1 or a == b for n, a, b in zip(size, stride, dense, strict=True)):
+        return x.reshape(-1)[first : first + count].reshape(size)
+    places: Any = torch.full((), first, dtype=torch.int64, device=x.device)
     for extent, step in zip(size, stride, strict=True):
         places = places.unsqueeze(-1) + torch.arange(extent, device=x.device) * step
     return aten.index_select.default(x.reshape(-1), 0, places.reshape(-1)).reshape(size)
@@ -285,3 +292,9 @@ def _pad(x: Any, pad: Any, value: Any = 0) -> Any:
 
 def _flip(x: Any, dims: Any) -> Any:
     return x.clone() if x.dim() == 0 or not dims else NotImplemented
+
+
+def _permute(x: Any, dims: Any) -> Any:
+    if all(dim >= 0 for dim in dims):
+        return NotImplemented
+    return aten.permute.default(x, [dim % x.dim() for dim in dims])

@@ -29,13 +29,22 @@ from tlmd.workloads import (
 
 Table = dict[Any, Callable[..., Any]]
 
+# TVM computes these with the running statistics, or with those of another dimension.
+_PREFERRED = {
+    "_native_batch_norm_legit_functional.default",
+    "_native_batch_norm_legit.no_stats",
+}
 _OWN = (torch_promotion, torch_indexing, torch_functions, torch_reductions, torch_pools)
+_CUSTOM = {"transformers.grouped_mm_fallback.default": torch_pools.grouped_product}
 # Folded values that are larger than this stay computations.
 _LARGEST_CONSTANT = 2**26
 # Constants of at most this many elements are shared if they are equal.
 _SHARED = 2**16
-_UNIFORM = {"full.default", "zeros.default", "ones.default", "scalar_tensor.default"}
-_NOT_FOLDED = {"expand.default", "repeat.default"}
+# These say in one number, or one row, what a constant would spell out.
+_KEPT = {
+    *("full.default", "zeros.default", "ones.default", "scalar_tensor.default"),
+    *("expand.default", "repeat.default"),
+}
 _FIRST_OUTPUT_ONLY = (
     *("native_layer_norm.default", "native_group_norm.default"),
     *("_native_batch_norm_legit.no_stats", "_native_batch_norm_legit_no_training.default"),
@@ -47,8 +56,8 @@ def normalise(program: Any, known: Iterable[str]) -> Any:
     if has_open_inputs(program):
         return program.run_decompositions()
     table = _table(frozenset(known))
-    # Copies, because PyTorch takes entries out.
-    program = program.run_decompositions(dict(table))
+    # A copy, because PyTorch takes entries out.
+    program = program.run_decompositions({**table, **_custom(program)})
     further = _indexed_pools(program) | _statistics(program)
     if further:
         program = program.run_decompositions({**table, **further})
@@ -73,8 +82,13 @@ def _table(known: frozenset[str]) -> Table:
     table: Table = dict(stock.items())
     for op, function in decomposition_table.items():
         name = getattr(op, "__name__", "")
-        new = isinstance(op, torch._ops.OpOverload) and op not in table and name not in known
-        if new and not _is_random(op) and not _mutates(op):
+        new = isinstance(op, torch._ops.OpOverload) and op not in table
+        if (
+            new
+            and (name not in known or name in _PREFERRED)
+            and not _is_random(op)
+            and not _mutates(op)
+        ):
             table[op] = function
     for own in _OWN:
         table |= {
@@ -99,6 +113,15 @@ def _used_outputs(node: Any) -> set[int]:
     return {user.args[1] for user in node.users if user.target is operator.getitem}
 
 
+def _custom(program: Any) -> Table:
+    """Decompositions of operators of other packages that the program uses."""
+    return {
+        node.target: _CUSTOM[str(node.target)]
+        for node in program.graph.nodes
+        if str(node.target) in _CUSTOM
+    }
+
+
 def _indexed_pools(program: Any) -> Table:
     """Decompositions of pools, if the program uses the indices of one."""
     pools = torch_pools.indexed_pools()
@@ -118,9 +141,10 @@ def _statistics(program: Any) -> Table:
 def fold_constants(program: Any) -> None:
     """Compute what depends on weights and other constants only, and make constants of it."""
     folding = _Folding(program)
-    for node in list(program.graph.nodes):
-        if folding.stands_at_the_border(node):
-            folding.replace(node)
+    # The last ones first, because what stands before a kept one is then known to be needed.
+    for node in reversed(list(program.graph.nodes)):
+        if folding.is_needed(node):
+            folding.keep_or_replace(node)
     program.graph.eliminate_dead_code()
     program.graph_module.recompile()
 
@@ -132,6 +156,7 @@ class _Folding:
         self._program = program
         self._values = _weights(program)
         self._constant = set(self._values)
+        self._kept: set[Any] = set()
         self._shared: dict[Any, Any] = {}
         self._count = 0
         for node in program.graph.nodes:
@@ -147,22 +172,23 @@ class _Folding:
             return False
         if is_operator and (_mutates(node.target) or _is_random(node.target)):
             return False
-        if node.target.__name__ in _NOT_FOLDED or not _is_plain(node.meta.get("val")):
+        if not _is_plain(node.meta.get("val")):
             return False
         return all(source in self._constant for source in node.all_input_nodes)
 
-    def stands_at_the_border(self, node: Any) -> bool:
-        """Whether a constant that had to be computed is used by what is not constant."""
-        if node not in self._constant or node.op == "placeholder" or node.op == "output":
+    def is_needed(self, node: Any) -> bool:
+        """Whether what is not constant, or is kept, uses this computed constant."""
+        if node not in self._constant or node.op == "placeholder":
             return False
         if not isinstance(node.meta.get("val"), torch.Tensor):
             return False
-        if getattr(node.target, "__name__", "") in _UNIFORM:
-            return False
-        return any(user not in self._constant for user in node.users)
+        return any(user not in self._constant or user in self._kept for user in node.users)
 
-    def replace(self, node: Any) -> None:
-        """Replace the node by a constant."""
+    def keep_or_replace(self, node: Any) -> None:
+        """Replace the node by a constant, unless that would only be a larger one."""
+        if getattr(node.target, "__name__", "") in _KEPT:
+            self._kept.add(node)
+            return
         value = self._compute(node).detach().contiguous().clone()
         node.replace_all_uses_with(self._placeholder(value, node))
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 from tvm import relax
+from tvm.ir import GenericConst
 
 Converter = Callable[[Any, Any], Any]
 
@@ -48,11 +49,14 @@ def _own() -> dict[str, Converter]:
         "div.Tensor_mode": _integer_division,
         "maximum.default": _extreme(relax.op.maximum),
         "minimum.default": _extreme(relax.op.minimum),
+        "ne.Tensor": _not_equal,
+        "ne.Scalar": _not_equal,
         "__lshift__.Scalar": _shift(relax.op.left_shift),
         "__rshift__.Scalar": _shift(relax.op.right_shift),
         "bitwise_left_shift.Tensor": _shift(relax.op.left_shift),
         "bitwise_right_shift.Tensor": _shift(relax.op.right_shift),
         "grid_sampler_2d.default": _grid_sample,
+        "grid_sampler_3d.default": _grid_sample,
         "sort.stable": _sort,
         "sort.default": _sort,
         "getitem": _getitem,
@@ -91,6 +95,8 @@ def _as_in_torch(node: Any, importer: Any, result: Any) -> Any:
     value = node.meta.get("val")
     if not isinstance(value, torch.Tensor) or not isinstance(result, relax.Expr):
         return result
+    if isinstance(result, relax.Call):
+        result = _emit(importer, result)
     shape = getattr(getattr(result, "ty", None), "shape", None)
     if not isinstance(getattr(result, "ty", None), relax.TensorType):
         return result
@@ -204,6 +210,18 @@ def _extreme(op: Callable[..., Any]) -> Converter:
     return convert
 
 
+def _not_equal(node: Any, importer: Any) -> Any:
+    """NaN differs from everything; in TVM it does not."""
+    dtype = str(importer.env[node.args[0]].ty.dtype)
+    values = _operands(node, importer, dtype)
+    found = _emit(importer, relax.op.not_equal(*values))
+    for value in values if "float" in dtype else []:
+        if not isinstance(value, GenericConst):
+            unordered = _emit(importer, relax.op.isnan(value))
+            found = _emit(importer, relax.op.logical_or(found, unordered))
+    return found
+
+
 def _shift(op: Callable[..., Any]) -> Converter:
     def convert(node: Any, importer: Any) -> Any:
         return _emit(importer, op(*_operands(node, importer, _result_dtype(node))))
@@ -215,13 +233,15 @@ def _grid_sample(node: Any, importer: Any) -> Any:
     """PyTorch has the coordinates last; TVM has them where the channels are."""
     image, grid = (importer.env[arg] for arg in node.args[:2])
     mode, padding, align_corners = node.args[2:5]
+    rank = int(grid.ty.ndim)
+    order = [0, rank - 1, *range(1, rank - 1)]
     return _emit(
         importer,
         relax.op.image.grid_sample(
             image,
-            _emit(importer, relax.op.permute_dims(grid, [0, 3, 1, 2])),
+            _emit(importer, relax.op.permute_dims(grid, order)),
             method=("bilinear", "nearest", "bicubic")[mode],
-            layout="NCHW",
+            layout="NCHW" if rank == 4 else "NCDHW",
             padding_mode=("zeros", "border", "reflection")[padding],
             align_corners=align_corners,
         ),

@@ -20,8 +20,11 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
     return {
         aten.adaptive_max_pool2d.default: _adaptive_max_pool,
         aten.adaptive_max_pool3d.default: _adaptive_max_pool,
-        aten.avg_pool2d.default: _avg_pool2d,
-        aten._grouped_mm.default: _grouped_product,
+        aten.avg_pool2d.default: _avg_pool(2, F.avg_pool2d),
+        aten.avg_pool3d.default: _avg_pool(3, F.avg_pool3d),
+        aten.max_pool2d_with_indices.default: _with_strides(aten.max_pool2d_with_indices.default),
+        aten.max_pool3d_with_indices.default: _with_strides(aten.max_pool3d_with_indices.default),
+        aten._grouped_mm.default: grouped_product,
         aten._upsample_bilinear2d_aa.default: _smooth_resize,
         aten.upsample_nearest2d.vec: _nearest,
     }
@@ -60,15 +63,20 @@ def _list(value: Any) -> list[Any]:
 def _strided(extent: int, kernel: int, stride: int, padding: int, dilation: int, ceil: bool) -> Any:
     """Places (windows, kernel). What would lie in the padding is a place of the same window."""
     reach = dilation * (kernel - 1) + 1
-    free = extent + 2 * padding - reach
-    count = (-(-free // stride) if ceil else free // stride) + 1
-    if ceil and (count - 1) * stride >= extent + padding:
-        count -= 1  # the last window must not start in the padding
+    count = _windows(extent, reach, stride, padding, ceil)
     starts = torch.arange(count).unsqueeze(1) * stride - padding
     places = starts + torch.arange(kernel) * dilation
     first = torch.where(starts < 0, starts % dilation, starts)
     last = starts + (extent - 1 - starts).div(dilation, rounding_mode="floor") * dilation
     return torch.minimum(torch.maximum(places, first), last)
+
+
+def _windows(extent: int, reach: int, stride: int, padding: int, ceil: bool) -> int:
+    """The number of windows along a dimension."""
+    free = extent + 2 * padding - reach
+    count = (-(-free // stride) if ceil else free // stride) + 1
+    # The last window must not start in the padding.
+    return count - (ceil and (count - 1) * stride >= extent + padding)
 
 
 def _adaptive(extent: int, count: int) -> Any:
@@ -110,25 +118,47 @@ def _adaptive_max_pool(x: Any, size: Any) -> tuple[Any, Any]:
     return _largest(x, windows)
 
 
-def _avg_pool2d(
-    x: Any,
-    kernel: Any,
-    stride: Any = (),
-    padding: Any = 0,
-    ceil: bool = False,
-    count_include_pad: bool = True,
-    divisor: int | None = None,
-) -> Any:
-    if divisor is None:
-        return NotImplemented
-    padded = F.pad(x, [p for width in reversed(_each(padding, 2, 0)) for p in (width, width)])
-    size = math.prod(_each(kernel, 2, 1))
-    if ceil:
-        return NotImplemented
-    return F.avg_pool2d(padded, kernel, stride or None) * (size / divisor)
+def _with_strides(op: Any) -> Callable[..., Any]:
+    """Without strides, windows do not overlap."""
+
+    def decomposition(x: Any, kernel: Any, stride: Any = (), *args: Any) -> Any:
+        return NotImplemented if _list(stride) else op(x, kernel, kernel, *args)
+
+    return decomposition
 
 
-def _grouped_product(
+def _avg_pool(rank: int, pool: Callable[..., Any]) -> Callable[..., Any]:
+    """An average with a divisor of its own is one of full windows, scaled."""
+
+    def decomposition(
+        x: Any,
+        kernel: Any,
+        stride: Any = (),
+        padding: Any = 0,
+        ceil: bool = False,
+        count_include_pad: bool = True,
+        divisor: int | None = None,
+    ) -> Any:
+        if divisor is None:
+            return NotImplemented
+        kernels, paddings = _each(kernel, rank, 1), _each(padding, rank, 0)
+        strides = _each(stride, rank, 1) if _list(stride) else kernels
+        widths: list[int] = []
+        sizes = zip(x.shape[-rank:], kernels, strides, paddings, strict=True)
+        for extent, kernel_, stride_, padding_ in list(sizes)[::-1]:
+            count = _windows(extent, kernel_, stride_, padding_, ceil)
+            more = max(0, (count - 1) * stride_ + kernel_ - extent - 2 * padding_)
+            widths += [padding_, padding_ + more]
+        whole = not x.is_floating_point()
+        padded = F.pad(x.to(torch.float64) if whole else x, widths)
+        average = pool(padded, kernels, strides) * (math.prod(kernels) / divisor)
+        # Integers are cut off, after what the multiplication rounded.
+        return (average + average.sign() * 1e-6).to(x.dtype) if whole else average
+
+    return decomposition
+
+
+def grouped_product(
     x: Any, weights: Any, offs: Any = None, bias: Any = None, out_dtype: Any = None
 ) -> Any:
     """Rows of `x` times the matrix of their group; group i ends before row ``offs[i]``."""
@@ -163,9 +193,8 @@ def _triangle(extent: int, count: int, align_corners: bool, scale: Any) -> Any:
     else:
         step = 1 / scale if scale else extent / count
     reach = max(step, 1.0)
-    numbers = torch.arange(count, dtype=torch.float64).unsqueeze(1)
-    centres = numbers * step if align_corners else (numbers + 0.5) * step
-    places = torch.arange(extent, dtype=torch.float64) + (0.0 if align_corners else 0.5)
+    centres = (torch.arange(count, dtype=torch.float64).unsqueeze(1) + 0.5) * step
+    places = torch.arange(extent, dtype=torch.float64) + 0.5
     weights = (1 - (places - centres).abs() / reach).clamp(min=0)
     return (weights / weights.sum(1, keepdim=True)).float()
 

@@ -45,6 +45,7 @@ def decompositions() -> Table:
     for op in (aten.maximum.default, aten.minimum.default):
         table[op] = _arithmetic(op, KIND.DEFAULT)
     table[aten.div.Tensor] = _arithmetic(aten.div.Tensor, KIND.INT_TO_FLOAT)
+    table[aten.div.Scalar] = _arithmetic(aten.div.Tensor, KIND.INT_TO_FLOAT, always=True)
     table[aten.atan2.default] = _arithmetic(aten.atan2.default, KIND.INT_TO_FLOAT)
     for name in _COMPARISONS:
         packet = getattr(aten, name)
@@ -118,6 +119,9 @@ def _flags(value: Any, like: Any) -> Any:
 def _comparison(op: Any, function: Callable[..., Any]) -> Callable[..., Any]:
     def decomposition(left: Any, right: Any) -> Any:
         dtype = torch.result_type(left, right)
+        if left is right and dtype.is_floating_point and function in (torch.eq, torch.ne):
+            # TVM takes a value for equal to itself, but NaN is not.
+            return left.isnan() if function is torch.ne else left.isnan().logical_not()
         if dtype == torch.bool:
             left, right = left.to(torch.int8), cast(right, torch.int8)
             return function(left, right if _is_tensor(right) else int(right))
@@ -176,8 +180,8 @@ def _masked_fill(x: Any, mask: Any, value: Any) -> Any:
 def _cat(tensors: Any, dim: int = 0) -> Any:
     from functools import reduce
 
-    # PyTorch leaves out empty vectors, whatever the rank of the others is.
-    kept = [x for x in tensors if x.shape != (0,)] or list(tensors)[:1]
+    # Empty ones add nothing; PyTorch allows empty vectors whatever the rank of the others is.
+    kept = [x for x in tensors if x.numel()] or list(tensors)[:1]
     dtype = reduce(torch.promote_types, (x.dtype for x in tensors))
     if len(kept) == 1:
         return kept[0].to(dtype).clone()
@@ -227,6 +231,8 @@ def _prod_of_all(x: Any, *, dtype: Any = None) -> Any:
 def _mean(x: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
     dims = list(range(x.dim())) if dim is None or len(dim) == 0 else list(dim)
     wanted = dtype or x.dtype
+    if x.dim() == 0:
+        return x.to(wanted).clone()
     if dim is None or len(dim) == 0 or dtype is not None:
         return aten.mean.dim(x.to(wanted), dims, keepdim)
     return NotImplemented

@@ -30,6 +30,8 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
         aten.kthvalue.default: _kth_value,
         aten.var.correction: _variance,
         aten.var_mean.correction: _variance_and_mean,
+        aten.sort.default: _sort,
+        aten.sort.stable: _sort,
         aten.cummax.default: lambda x, dim: _running(torch.gt, x, dim),
         aten.cummin.default: lambda x, dim: _running(torch.lt, x, dim),
         aten.histc.default: _histogram,
@@ -150,3 +152,10 @@ def _along(op: Any, x: Any, dim: int) -> Any:
     if x.dim() == 0:
         return op(x.reshape(1), 0, False).reshape(())
     return NotImplemented
+
+
+def _sort(x: Any, *args: Any, **kwargs: Any) -> Any:
+    if x.dtype != torch.bool:
+        return NotImplemented
+    values, places = torch.sort(x.to(torch.int32), *args, **kwargs)
+    return values.to(torch.bool), places
