@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from tvm.ir.utils import derived_object
 from tvm.s_tir import meta_schedule as ms
 
 from tlmd.integrations import TLMSearchStrategy
+from tlmd.space import intrinsics
 from tlmd.space import target as targets
 
 pytestmark = pytest.mark.slow
@@ -78,9 +80,12 @@ def test_tune_tir_with_the_strategy(untrained: Path, tmp_path: Path) -> None:
     a, b = te.placeholder((32, 64), name="a"), te.placeholder((64, 48), name="b")
     k = te.reduce_axis((0, 64), name="k")
     product = te.compute((32, 48), lambda i, j: te.sum(a[i, k] * b[k, j], k), name="c")
+    logging.getLogger("tvm.s_tir.meta_schedule").addHandler(logging.NullHandler())
+    target = targets.resolve("native", 1)
+    intrinsics.register(target.arch)  # MetaSchedule would register those of all targets: 25 s
     database = ms.tune_tir(
         te.create_prim_func([a, b, product]),
-        targets.tvm_target(targets.resolve("native", 1)),
+        targets.tvm_target(target),
         str(tmp_path),
         max_trials_global=10,
         num_trials_per_iter=4,

@@ -25,7 +25,6 @@ from tlmd.space.cache import SpaceCache
 from tlmd.types import Candidate, Outcome, Proposal, Record, Status, Task
 from tlmd.workloads.identity import task_id
 
-_log = logging.getLogger("tlmd.integrations")
 _loaded: dict[str, checkpoints.Checkpoint] = {}
 
 
@@ -53,6 +52,7 @@ class TLMSearchStrategy(ms.search_strategy.PySearchStrategy):  # type: ignore[mi
         self._records: list[Record] = []
         self._refused: list[tuple[str, str]] = []
         self._left, self._batch = 0, 0
+        _drop_nameless_handlers()
 
     def _initialize_with_tune_context(self, context: Any) -> None:
         self._context = context
@@ -124,6 +124,14 @@ class TLMSearchStrategy(ms.search_strategy.PySearchStrategy):  # type: ignore[mi
     def clone(self) -> TLMSearchStrategy:
         """A strategy of its own for another task."""
         return TLMSearchStrategy(self._checkpoint, self._config, self._seed)
+
+
+def _drop_nameless_handlers() -> None:
+    """`ms.tune_tir` fails if its logger has a handler without a name, as other libraries add."""
+    logger = logging.getLogger("tvm.s_tir.meta_schedule")
+    for handler in list(logger.handlers):
+        if handler.get_name() is None:
+            logger.removeHandler(handler)
 
 
 def _load(directory: str) -> checkpoints.Checkpoint:
