@@ -167,6 +167,8 @@ def test_a_pause_ends_the_measuring_and_a_resume_begins_it_again(
 def test_a_model_that_cannot_be_lowered_fails_its_job_only(daemon: tlmd.Daemon) -> None:
     with pytest.raises(Failed, match="unknown model 'resnet81'"):
         daemon.submit("resnet81").wait(timeout=60)
+    said = command(daemon, "submit", "tests.difficult_models:raises", code=2)
+    assert "factory tests.difficult_models:raises failed" in said.splitlines()[-1]
     with pytest.raises(BadInput, match="trials must be"):
         daemon.submit(endtoend.MODEL, trials=0)
     with pytest.raises(BadInput, match="either a model or a corpus"):
