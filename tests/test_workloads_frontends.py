@@ -107,6 +107,29 @@ def save_quantised_onnx(path: Path) -> str:
     return str(path)
 
 
+def save_hard_onnx(path: Path) -> str:
+    """A reshape to a computed shape, an `Expand` to a smaller one, and an operator TVM lacks."""
+    nodes = [
+        helper.make_node("Shape", ["x"], ["s"]),
+        helper.make_node("Gather", ["s", "zero"], ["batch"]),
+        helper.make_node("Concat", ["batch", "rest"], ["new"], axis=0),
+        helper.make_node("Reshape", ["x", "new"], ["r"]),
+        helper.make_node("Expand", ["r", "one"], ["e"]),
+        helper.make_node("CenterCropPad", ["e", "crop"], ["z"], axes=[2]),
+    ]
+    constants = {"zero": [0], "rest": [2, -1], "one": [1], "crop": [3]}
+    graph = helper.make_graph(
+        nodes,
+        "hard",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ("n", 8))],
+        [helper.make_tensor_value_info("z", TensorProto.FLOAT, ("n", 2, 3))],
+        [numpy_helper.from_array(np.asarray(v, np.int64), n) for n, v in constants.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+    onnx.save(model, str(path))
+    return str(path)
+
+
 def save_pt2(path: Path, dynamic: Any = None) -> str:
     module, example = factory()
     program = torch.export.export(module, example, strict=False, dynamic_shapes=dynamic)
@@ -168,6 +191,12 @@ def test_a_quantised_onnx_file_with_external_weights(tmp_path: Path) -> None:
     assert accepted.error is not None and accepted.error < 1e-5 and not accepted.notes
     (tmp_path / "weights.bin").unlink()
     assert "is not a valid ONNX model" in message(path)
+
+
+def test_shapes_that_are_computed_and_operators_that_tvm_lacks(tmp_path: Path) -> None:
+    path = save_hard_onnx(tmp_path / "hard.onnx")
+    accepted = acceptance.accept(ModelSpec(path, ((3, 8),)), targets.resolve("native", 1))
+    assert accepted.error == 0 and not accepted.notes
 
 
 def test_pt2(tmp_path: Path) -> None:

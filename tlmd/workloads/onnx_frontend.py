@@ -11,6 +11,7 @@ import numpy as np
 from tlmd.errors import BadInput
 from tlmd.model_spec import Shapes
 from tlmd.structure import CallStructure, Node
+from tlmd.workloads import onnx_simplify
 from tlmd.workloads.sources import (
     ReferenceFunction,
     SourceModel,
@@ -18,8 +19,6 @@ from tlmd.workloads.sources import (
     import_failure,
     input_infos,
 )
-
-_MISREAD = {"Attention"}  # TVM's converter expects another operator of the same name
 
 
 def load_onnx(path: Path, shapes: Shapes | None) -> SourceModel:
@@ -37,7 +36,8 @@ def load_onnx(path: Path, shapes: Shapes | None) -> SourceModel:
         raise BadInput(f"{path} is not a valid ONNX model ({reason}); export it again") from error
     shape_dict = _onnx_shapes(path, model, shapes)
     try:
-        module = from_onnx(_spelled_out(model), shape_dict=shape_dict, keep_params_in_input=False)
+        simple = onnx_simplify.simplify(model, shape_dict)
+        module = from_onnx(simple, shape_dict=shape_dict, keep_params_in_input=False)
     except Exception as error:
         raise BadInput(import_failure(str(path), error)) from error
     infos = input_infos(str(path), module, ())
@@ -106,28 +106,6 @@ def _onnx_reference(path: Path, model: Any) -> ReferenceFunction | None:
         return [np.asarray(output) for output in outputs]
 
     return run
-
-
-def _spelled_out(model: Any) -> Any:
-    """The model with operators that TVM lacks replaced by what ONNX defines them to be."""
-    from onnx import defs, inliner
-    from tvm.relax.frontend.onnx import onnx_frontend
-
-    known = onnx_frontend._get_convert_map().keys() - _MISREAD
-    names = {node.op_type for node in model.graph.node if node.domain in ("", "ai.onnx")} - known
-    functions = {
-        name
-        for name in names
-        if defs.has(name)
-        and (
-            defs.get_schema(name).has_function
-            or defs.get_schema(name).has_context_dependent_function
-        )
-    }
-    if not functions:
-        return model
-    wanted = [("", name) for name in sorted(functions)]
-    return inliner.inline_selected_functions(model, wanted, inline_schema_functions=True)
 
 
 def _inputs(model: Any) -> list[Any]:

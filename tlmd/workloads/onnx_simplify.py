@@ -1,0 +1,123 @@
+"""Rewriting of an ONNX model so that TVM's importer reads it rightly.
+
+With static shapes, ONNX Runtime computes what depends on shapes and weights only; exporters write
+long chains of `Shape`, `Gather` and `Concat` that TVM cannot follow. Operators that TVM lacks are
+replaced by what ONNX defines them to be.
+"""
+
+from __future__ import annotations
+
+import copy
+import importlib.util
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+_MISREAD = {"Attention"}  # TVM's converter expects another operator of the same name
+
+
+def simplify(model: Any, shapes: Mapping[str, list[int]]) -> Any:
+    """An equal model with these shapes of its inputs; `model` itself where that is not possible."""
+    try:
+        found = _with_shapes(model, shapes)
+        found = _spelled_out(found)
+        found = _folded(found)
+        return _with_full_expands(found)
+    except Exception:  # the importer then says what it cannot read
+        return model
+
+
+def _with_shapes(model: Any, shapes: Mapping[str, list[int]]) -> Any:
+    found = copy.deepcopy(model)
+    for value in found.graph.input:
+        for dim, extent in zip(
+            value.type.tensor_type.shape.dim, shapes.get(value.name, ()), strict=False
+        ):
+            dim.dim_value = extent
+    return found
+
+
+def _spelled_out(model: Any) -> Any:
+    """The model with operators that TVM lacks replaced by functions of ONNX, where it has one."""
+    from onnx import defs, inliner, shape_inference
+    from tvm.relax.frontend.onnx import onnx_frontend
+
+    known = onnx_frontend._get_convert_map().keys() - _MISREAD
+    names = {node.op_type for node in model.graph.node if node.domain in ("", "ai.onnx")} - known
+    wanted = [("", name) for name in sorted(names) if defs.has(name) and _is_function(name)]
+    if not wanted:
+        return model
+    typed = shape_inference.infer_shapes(_with_constant_nodes(model, {n for _, n in wanted}))
+    return inliner.inline_selected_functions(typed, wanted, inline_schema_functions=True)
+
+
+def _with_constant_nodes(model: Any, operators: set[str]) -> Any:
+    """Give the weights of these operators as nodes: the inliner knows no types of weights."""
+    from onnx import helper
+
+    used = {name for node in model.graph.node if node.op_type in operators for name in node.input}
+    moved = [tensor for tensor in model.graph.initializer if tensor.name in used]
+    nodes = [helper.make_node("Constant", [], [t.name], value=t) for t in moved]
+    for tensor in moved:
+        model.graph.initializer.remove(tensor)
+    kept = list(model.graph.node)
+    del model.graph.node[:]
+    model.graph.node.extend([*nodes, *kept])
+    return model
+
+
+def _is_function(name: str) -> bool:
+    from onnx import defs
+
+    schema = defs.get_schema(name)
+    return bool(schema.has_function or schema.has_context_dependent_function)
+
+
+def _folded(model: Any) -> Any:
+    """The model after the optimisations of ONNX Runtime that keep to standard operators."""
+    if importlib.util.find_spec("onnxruntime") is None:
+        return model
+    import onnx
+    import onnxruntime
+
+    with tempfile.TemporaryDirectory(prefix="tlmd-") as folder:
+        path = Path(folder) / "folded.onnx"
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = 4
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
+        options.optimized_model_filepath = str(path)
+        # They merge quantised operators into ones of ONNX Runtime's own.
+        off = ["QDQFinalCleanupTransformer", "QDQPropagationTransformer"]
+        onnxruntime.InferenceSession(
+            model.SerializeToString(),
+            options,
+            providers=["CPUExecutionProvider"],
+            disabled_optimizers=off,
+        )
+        found = onnx.load(str(path))
+    foreign = any(node.domain not in ("", "ai.onnx") for node in found.graph.node)
+    return model if foreign else found
+
+
+def _with_full_expands(model: Any) -> Any:
+    """`Expand` to the shape of its result. ONNX broadcasts both ways, TVM's converter does not."""
+    import onnx
+    from onnx import numpy_helper, shape_inference
+
+    inferred = shape_inference.infer_shapes(model, data_prop=True)
+    shapes = {}
+    for value in [*inferred.graph.value_info, *inferred.graph.output]:
+        dims = value.type.tensor_type.shape.dim
+        if all(dim.HasField("dim_value") for dim in dims):
+            shapes[value.name] = [dim.dim_value for dim in dims]
+    for index, node in enumerate(model.graph.node):
+        if node.op_type == "Expand" and node.output[0] in shapes:
+            name = f"{node.output[0]}_full_shape_{index}"
+            full = np.asarray(shapes[node.output[0]], np.int64)
+            model.graph.initializer.append(numpy_helper.from_array(full, name))
+            node.input[1] = name
+    onnx.checker.check_model(model)
+    return model
