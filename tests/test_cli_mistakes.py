@@ -34,21 +34,21 @@ def test_models_that_are_not_there(run: Run, tmp_path: Path) -> None:
 def test_damaged_models(run: Run, tmp_path: Path) -> None:
     onnx = tmp_path / "net.onnx"
     onnx.write_bytes(small_network.save_onnx(onnx).read_bytes()[:500])
-    assert "not a valid ONNX model" in run("tune", onnx)
+    assert "not a valid ONNX model" in run("check", onnx)
     pt2 = tmp_path / "net.pt2"
     pt2.write_bytes(small_network.save_pt2(pt2).read_bytes()[:500])
-    assert "corrupt" in run("tune", pt2)
+    assert "corrupt" in run("check", pt2)
 
 
 def test_a_shape_that_does_not_fit(run: Run) -> None:
-    line = run("tune", endtoend.MODEL, "--input-shape", "1,4,8,8")
+    line = run("check", endtoend.MODEL, "--input-shape", "1,4,8,8")
     assert "cannot run on inputs 1,4,8,8" in line
 
 
 def test_targets(run: Run) -> None:
-    assert "unknown target 'toaster'" in run("tune", "gemm", "--target", "toaster")
+    assert "unknown target 'toaster'" in run("check", "gemm", "--target", "toaster")
     cpu = '{"kind":"llvm","mcpu":"pentium9"}'
-    assert "unknown CPU 'pentium9'" in run("tune", "gemm", "--target", cpu)
+    assert "unknown CPU 'pentium9'" in run("check", "gemm", "--target", cpu)
 
 
 def test_places_that_cannot_be_written(run: Run, tmp_path: Path) -> None:

@@ -176,6 +176,34 @@ def test_a_model_that_cannot_be_lowered_fails_its_job_only(daemon: tlmd.Daemon) 
     processes.wait_for(lambda: daemon.status()["state"] == "idle", 10, "rest")
 
 
+def test_a_running_model_gets_faster_by_the_daemon(daemon: tlmd.Daemon, job: tlmd.Job) -> None:
+    import torch
+
+    from tests.test_integrations_torch import Slow
+
+    torch.manual_seed(0)
+    x = torch.randn(3, 16)
+    before = len(daemon.jobs())
+    fast = tlmd.optimize(Slow().eval(), x, state_dir=daemon.state_dir)
+    (function,) = fast.functions.values()
+    compiled = 0
+
+    def improve() -> bool:
+        nonlocal compiled
+        compiled += 1
+        return type(function).improve(function)
+
+    function.improve = improve  # type: ignore[method-assign]
+    processes.wait_for(lambda: len(daemon.jobs()) > before, 60, "job")
+    processes.wait_for(lambda: daemon.jobs()[-1]["state"] == "done", 200, "end of the job")
+    processes.wait_for(lambda: compiled > 0, 60, "second compile")
+    with torch.no_grad():
+        torch.testing.assert_close(fast(x), fast.original(x))
+    # A second start is compiled with what was measured.
+    again = tlmd.optimize(Slow().eval(), x, state_dir=daemon.state_dir, background=False)
+    assert not next(iter(again.functions.values())).reason
+
+
 def test_checkpoints_are_promoted_and_rolled_back(daemon: tlmd.Daemon, job: tlmd.Job) -> None:
     versions = [c["version"] for c in daemon.checkpoints()]
     newest = daemon.status()["version"]

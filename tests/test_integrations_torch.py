@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import tlmd
-from tests import difficult_models, processes
+from tests import difficult_models
 from tlmd.integrations import hot_swap, torch_backend
 from tlmd.workloads import torch_frontend
 
@@ -92,28 +92,3 @@ def test_the_backend_of_torch_compile(tmp_path: Path) -> None:
         torch_backend.backend(
             torch.fx.symbolic_trace(nn.Linear(16, 4)), [x], options={"stat_dir": "x"}
         )
-
-
-def test_the_daemon_makes_a_running_model_faster(tmp_path: Path) -> None:
-    torch.manual_seed(0)
-    x = torch.randn(3, 16)
-    settings: dict[str, Any] = {"pipeline.per_task": 2, "train.enabled": False, "pipeline.chunk": 2}
-    with tlmd.start(tmp_path, **settings) as daemon:
-        fast = tlmd.optimize(Slow().eval(), x, state_dir=tmp_path)
-        (function,) = fast.functions.values()
-        compiled = 0
-
-        def improve() -> bool:
-            nonlocal compiled
-            compiled += 1
-            return type(function).improve(function)
-
-        function.improve = improve  # type: ignore[method-assign]
-        processes.wait_for(lambda: bool(daemon.jobs()), 60, "job")
-        processes.wait_for(lambda: daemon.jobs()[-1]["state"] == "done", 200, "end of the job")
-        processes.wait_for(lambda: compiled > 0, 60, "second compile")
-        with torch.no_grad():
-            torch.testing.assert_close(fast(x), fast.original(x))
-        # A second start is compiled with what was measured.
-        again = tlmd.optimize(Slow().eval(), x, state_dir=tmp_path, background=False)
-        assert not next(iter(again.functions.values())).reason

@@ -78,11 +78,13 @@ def until_accepted(job: Job) -> None:
     """Wait until the job's model is known to work. Raises `BadInput` with the cause if not."""
     with LiveLine(Console(stderr=True)) as line:
         for document in job.daemon.follow(job.id):
-            if document.get("state") == JobState.FAILED:
+            state = document.get("state")
+            if state == JobState.FAILED:
                 raise BadInput(document["reason"])
-            if document.get("state") != JobState.PREPARING:
+            if state == JobState.PREPARING:
+                line.stage(document.get("stage") or f"preparing {document['model']}")
+            elif state is not None:  # before the first summary comes, a document is empty
                 return
-            line.stage(document.get("stage") or f"preparing {document['model']}")
 
 
 def _show(line: LiveLine, document: dict[str, Any]) -> None:

@@ -99,6 +99,8 @@ class JobManager:
         """Store the new states of the jobs in the pipeline."""
         for job in self._pipeline.jobs.values() if self._pipeline else ():
             spec, state = self._specs[job.id]
+            if state is JobState.PREPARING and job.state is JobState.RUNNING and not job.tasks:
+                continue  # its model is still being prepared
             if job.state is not state and not state.is_finished:
                 self._set(
                     job_specs.ended(spec, job.reason) if job.state.is_finished else spec, job.state
