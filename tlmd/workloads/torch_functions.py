@@ -39,12 +39,19 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
         aten.fmax.default: lambda x, y: _ignoring_nan(torch.maximum, x, y),
         aten.fmin.default: lambda x, y: _ignoring_nan(torch.minimum, x, y),
         aten.signbit.default: lambda x: x < 0,
+        aten.topk.default: _topk,
         aten.copysign.Tensor: _copysign,
         aten.hypot.default: lambda x, y: torch.sqrt(x * x + y * y),
         aten.erfc.default: lambda x: 1 - torch.erf(x),
         aten.addmv.default: _addmv,
         aten.addbmm.default: _addbmm,
     }
+
+
+def _topk(x: Any, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Any:
+    if sorted:
+        return NotImplemented
+    return aten.topk.default(x, k, dim, largest, True)  # TVM knows the sorted one only
 
 
 def _promoted(kind: Any, *values: Any) -> list[Any]:
