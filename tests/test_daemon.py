@@ -53,22 +53,28 @@ def test_the_invariant_in_the_trace_of_real_actors(daemon: tlmd.Daemon, job: tlm
 
     training, trained = times("training", "version"), times("trained", "version")
     measuring, measured = times("measuring", "batch"), times("measured", "batch")
+    decided = times("published", "version") | times("refused", "version")
+    accepted = times("published", "version")
+    planned = {e["batch"]: e for e in events if e["kind"] == "planned"}
     upto = {e["version"]: e["upto"] for e in events if e["kind"] == "training"}
-    written = {e["batch"]: e["version"] for e in events if e["kind"] == "written"}
-    accepted = {e["version"] for e in events if e["kind"] == "published"}
     joined = next(e["time"] for e in events if e["kind"] == "joined" and e["worker"] == "trainer")
     shown = 0
-    for batch, version in written.items():
-        if version == 0:
-            continue
-        # Batch i+2 was written by a version that had learnt from batches <= i ...
-        assert version in accepted and upto[version] <= batch - 2
-        # ... while batch i+1 was being measured, if the trainer was there by then.
+    for batch, plan in planned.items():
+        # Batch i+2 is written by a version that has learnt from batches <= i ...
+        if plan["version"]:
+            assert upto[plan["version"]] <= batch - 2
+            assert accepted[plan["version"]] <= plan["time"]
         before = batch - 1
-        if upto[version] == batch - 2 and joined < measuring.get(before, 0.0):
-            assert training[version] < measured[before] and measuring[before] < trained[version]
-            shown += 1
-    assert shown >= 1, events
+        if joined > measuring.get(before, 0.0):
+            continue  # the trainer was not there yet, or nothing of that batch was measured
+        # ... namely from all of them: what was learnt from batch i is accepted or refused ...
+        newest = next(version for version, last in upto.items() if last == batch - 2)
+        assert decided[newest] <= plan["time"]
+        assert plan["version"] == max(v for v in accepted if v <= newest)
+        # ... and it was trained while batch i+1 was measured.
+        assert training[newest] < measured[before] and measuring[before] < trained[newest]
+        shown += 1
+    assert shown >= 2, events
     assert job.status()["state"] == "done"
 
 
