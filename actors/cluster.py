@@ -42,6 +42,7 @@ _CLOSE_S = 20.0  # for actors to close
 _ESSENTIAL = {WorkerKind.REGISTRY, WorkerKind.GENERATOR, WorkerKind.MEASURER}
 _TRAINER_DELAY_S = 12.0  # then the trainer starts, whatever was measured
 _TRAINER_AFTER = 32  # measured candidates; a job of less ends before the trainer has started
+_TRAINER_AFTER_STRICT = 1  # batches wait for the trainer
 _MAX_STARTS = 3  # failed starts of one worker in a row
 
 
@@ -75,6 +76,8 @@ class Cluster:
         self._trained: tuple[int, Any, Any] | None = None  # version, checkpoint, examples
         self._ready_at = math.inf  # when all workers that measuring needs had joined
         self._measured = 0  # candidates
+        strict = settings.config.pipeline.strict
+        self._trainer_after = _TRAINER_AFTER_STRICT if strict else _TRAINER_AFTER
 
     def start(self) -> None:
         """Start or join Ray (some seconds), and every actor in the background."""
@@ -256,7 +259,7 @@ class Cluster:
             return WorkerKind.REGISTRY not in there
         if spec.kind is WorkerKind.TRAINER:
             late = time.monotonic() > self._ready_at + _TRAINER_DELAY_S
-            return self._measured < _TRAINER_AFTER and not late
+            return self._measured < self._trainer_after and not late
         return False
 
     def _joined(self) -> set[WorkerKind]:
