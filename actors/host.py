@@ -9,19 +9,25 @@ from __future__ import annotations
 import importlib
 import os
 import threading
+from pathlib import Path
 from typing import Any
 
 import ray
+
+from tlmd.measure import turns
 
 
 class Host:
     """Runs an object of the class at ``package.module:Class`` made with `arguments`.
 
     `order` and `control` run in concurrency groups of their own, so that `control` answers while
-    an order runs. `hold` is a call that stays open: when it ends, the actor has died.
+    an order runs. `hold` is a call that stays open: when it ends, the actor has died. The process
+    stands still while a slot of the folder `turns_with` times on its cores.
     """
 
-    def __init__(self, path: str, arguments: tuple[Any, ...]) -> None:
+    def __init__(self, path: str, arguments: tuple[Any, ...], turns_with: str = "") -> None:
+        if turns_with:
+            turns.join(Path(turns_with))
         module, _, name = path.partition(":")
         self._end = threading.Event()
         self._object = getattr(importlib.import_module(module), name)(*arguments)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import ray
@@ -102,7 +101,9 @@ def create(spec: ActorSpec, settings: Settings, registry: Any) -> Any:
         options["num_gpus"] = spec.gpus
     path, arguments = _class_and_arguments(spec, settings, registry)
     made = actor_class(orders=4 if spec.kind is WorkerKind.MEASURER else 1)
-    return made.options(**options).remote(path, arguments)
+    is_slot = spec.kind is WorkerKind.MEASURER
+    turns_with = "" if is_slot else settings.slot_folder(spec.local)
+    return made.options(**options).remote(path, arguments, turns_with)
 
 
 def _class_and_arguments(
@@ -111,7 +112,7 @@ def _class_and_arguments(
     """The class of an actor, and the arguments of its constructor."""
     config = settings.config
     if spec.kind is WorkerKind.MEASURER:
-        cache = str(Path(settings.cache_dir(spec.local)) / "references")
+        cache = settings.slot_folder(spec.local)
         own = settings.cores if settings.is_local else frozenset()
         measure = config.measure.model_dump()
         return settings.slot_class, (measure, spec.index, spec.count, cache, own)

@@ -66,9 +66,9 @@ class Settings:
     def base(self) -> str:
         return str(Path(self.config.generate.checkpoint or SHIPPED).absolute())
 
-    def cache_dir(self, local: bool) -> str:
-        """Where a node keeps reference outputs."""
-        return str(self.state_dir if local else user_cache_path("tlmd"))
+    def slot_folder(self, local: bool) -> str:
+        """Where a node keeps reference outputs and the locks of its slots."""
+        return str((self.state_dir if local else user_cache_path("tlmd")) / "references")
 
 
 def start(settings: Settings) -> None:

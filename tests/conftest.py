@@ -89,7 +89,7 @@ def measurer(cache: Path) -> Iterator[Measurer]:
     from tlmd.measure.cores import plan_cores
     from tlmd.measure.measurer import Measurer
 
-    with Measurer(plan_cores(), cache, traps.CONFIG) as measurer:
+    with Measurer(plan_cores(run=1), cache, traps.CONFIG) as measurer:
         measurer.start(traps.TARGET)
         yield measurer
 

@@ -74,17 +74,20 @@ class _Scores(CostModel):
 
     trained = True  # type: ignore[assignment]
 
-    def score(self, features: Floats) -> Floats:
-        return features[:, 0]
+    def score(self, features: Floats, speedups: Floats | None = None) -> Floats:
+        return features[:, 0] if speedups is None else features[:, 0] * speedups
 
 
 def test_the_best_are_picked_first_and_a_share_at_random() -> None:
     rng = random.Random(6)
     features = np.arange(20, dtype=np.float32)[:, None]
     top = [(19 - i, 19.0 - i) for i in range(6)]
-    assert pick(features, 6, _Scores(), 0.0, rng) == top
-    mixed = pick(features, 6, _Scores(), 0.5, rng)
+    ones = np.ones(20, np.float32)
+    assert pick(features, ones, 6, _Scores(), 0.0, rng) == top
+    mixed = pick(features, ones, 6, _Scores(), 0.5, rng)
     assert mixed[:3] == top[:3] and not set(mixed[3:]) & set(top[:3]) and len(set(mixed)) == 6
+    faster_on_two_cores = np.where(np.arange(20) == 11, 2, 1).astype(np.float32)
+    assert pick(features, faster_on_two_cores, 1, _Scores(), 0.0, rng) == [(11, 22.0)]
 
 
 def test_features_travel_with_a_record_and_are_not_computed_again(

@@ -23,10 +23,11 @@ def topology(root: Path, groups: list[str]) -> Path:
 
 
 def test_without_topology(tmp_path: Path) -> None:
-    assert plan_cores({0, 1}, None, tmp_path) == CoreLayout((1,), (0,))
+    assert plan_cores({0, 1}, None, tmp_path) == CoreLayout((0, 1), (0, 1))
+    assert plan_cores({0, 1}, 1, tmp_path) == CoreLayout((1,), (0,))
     assert plan_cores({3}, None, tmp_path) == CoreLayout((3,), (3,))
     assert plan_cores({3}, None, tmp_path).shared
-    assert plan_cores({0, 1, 2, 3}, None, tmp_path) == CoreLayout((2, 3), (0, 1))
+    assert plan_cores({0, 1, 2, 3}, 2, tmp_path) == CoreLayout((2, 3), (0, 1))
     assert plan_cores({0, 1, 2, 3}, 1, tmp_path) == CoreLayout((3,), (0, 1, 2))
     assert plan_cores({0, 1}, 2, tmp_path) == CoreLayout((0, 1), (0, 1))
 
@@ -34,14 +35,15 @@ def test_without_topology(tmp_path: Path) -> None:
 def test_siblings_of_a_run_core_do_not_build(tmp_path: Path) -> None:
     root = topology(tmp_path, ["0,4", "1,5", "2,6", "3,7"])
     assert plan_cores(set(range(8)), 1, root) == CoreLayout((3,), (0, 1, 2, 4, 5, 6))
-    assert plan_cores(set(range(8)), None, root) == CoreLayout((2, 3), (0, 1, 4, 5))
+    assert plan_cores(set(range(8)), 2, root) == CoreLayout((2, 3), (0, 1, 4, 5))
+    assert plan_cores(set(range(8)), None, root) == CoreLayout((0, 1, 2, 3), (0, 1, 2, 3))
     assert plan_cores({2, 3, 6}, 1, root) == CoreLayout((3,), (2, 6))
     assert plan_cores({3, 7}, None, root) == CoreLayout((3,), (3,))
 
 
 def test_ranges_of_siblings(tmp_path: Path) -> None:
     root = topology(tmp_path, ["0-1", "2-3"])
-    assert plan_cores({0, 1, 2, 3}, None, root) == CoreLayout((2,), (0, 1))
+    assert plan_cores({0, 1, 2, 3}, 1, root) == CoreLayout((2,), (0, 1))
 
 
 @pytest.mark.parametrize("run", [0, 3])
@@ -76,9 +78,11 @@ def test_no_energy_where_it_cannot_be_read(tmp_path: Path) -> None:
 
 
 def test_several_slots_share_the_other_cores(tmp_path: Path) -> None:
-    slots = plan_slots(2, set(range(8)), None, tmp_path)
+    slots = plan_slots(2, set(range(8)), 2, tmp_path)
     assert [s.run for s in slots] == [(4, 5), (6, 7)]
     assert {s.build for s in slots} == {(0, 1, 2, 3)}
+    whole = plan_slots(2, set(range(8)), None, tmp_path)
+    assert [s.run for s in whole] == [(0, 1, 2, 3), (4, 5, 6, 7)]
     assert plan_slots(1, set(range(8)), None, tmp_path) == [
         plan_cores(set(range(8)), None, tmp_path)
     ]

@@ -159,11 +159,22 @@ def test_a_slot_of_two_cores_runs_on_exactly_these(tmp_path: Path) -> None:
     task = Task("where", "where", 1, float(N), where_module(), target)
     assert json.loads(target.spec)["num-cores"] == 2
     with Measurer(layout, tmp_path, CONFIG.model_copy(update={"builders": 3})) as one:
-        assert one.builders == 1, "building and timing take turns on the same cores"
         assert one.baseline(task).seconds > 0
     reference = ReferenceStore(tmp_path).get("where")
     assert reference is not None
     assert set(reference.outputs[0].tolist()) == set(map(float, layout.run))
+
+
+def test_a_candidate_that_dies_while_it_is_timed_leaves_nobody_stopped(tmp_path: Path) -> None:
+    cpu = min(os.sched_getaffinity(0))
+    deaths = [name for name, (_, status, _) in TRAPS.items() if status is Status.CRASH]
+    assert deaths
+    with Measurer(plan_cores({cpu}), tmp_path, CONFIG.model_copy(update={"builders": 3})) as one:
+        assert one.cores.shared
+        for name in deaths:
+            trials = [healthy(), trial(name, vector_module(TRAPS[name][0])), healthy(), healthy()]
+            outcomes = outcomes_of(one, trials)
+            assert [o.status for o in outcomes] == [Status.OK, Status.CRASH, Status.OK, Status.OK]
 
 
 def test_a_submission_can_be_cancelled_until_the_server_has_it(measurer: Measurer) -> None:

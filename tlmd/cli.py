@@ -138,6 +138,7 @@ def _add_tune(commands: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     _job(tune)
+    arguments.add_cores(tune)
     tune.add_argument("--out", type=Path, metavar="DIR", help="folder for model, records, report")
     tune.add_argument("--seed", type=int)
     _common(tune)
@@ -147,7 +148,11 @@ def _add_tune(commands: Any) -> None:
 def _tune(options: argparse.Namespace) -> int:
     from tlmd import config as configuration
 
-    flags = {"tune.trials": arguments.trials(options), "tune.seed": options.seed}
+    flags = {
+        "tune.trials": arguments.trials(options),
+        "tune.seed": options.seed,
+        "measure.run_cores": options.cores,
+    }
     config = configuration.load(options.config, flags)
     from tlmd.client import terminal
     from tlmd.client.tune_request import TuneRequest
@@ -180,6 +185,7 @@ def _add_check(commands: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     _model(check)
+    arguments.add_cores(check)
     _common(check)
     check.set_defaults(run=_check)
 
@@ -187,7 +193,7 @@ def _add_check(commands: Any) -> None:
 def _check(options: argparse.Namespace) -> int:
     from tlmd import config as configuration
 
-    config = configuration.load(options.config)
+    config = configuration.load(options.config, {"measure.run_cores": options.cores})
     from tlmd.client import check
     from tlmd.state_dir import default_state_dir, make_state_dir
 

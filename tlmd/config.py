@@ -44,7 +44,8 @@ class MeasureConfig(_Section):
     """Slots of this machine. Each slot times one program at a time."""
 
     run_cores: int = Field(0, ge=0)
-    """Cores of each slot. 0: all slots together get half of the machine's cores."""
+    """Cores of each slot, and of the models that it tunes. 0: all slots together get all physical
+    cores."""
 
     builders: int = Field(3, ge=1)
     """Candidates of a slot that are built or timed at the same time. Only one of them is timed."""
@@ -167,7 +168,7 @@ class TrainConfig(_Section):
     """New trees of the cost model in one round."""
 
     threads: int = Field(0, ge=0)
-    """0: all cores that belong to no slot, but one."""
+    """0: all cores that it may use, but one."""
 
     niceness: int = Field(5, ge=0, le=19)
 

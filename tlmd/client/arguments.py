@@ -36,6 +36,13 @@ def duration(text: str) -> float:
     return float(match[1]) * _UNITS[match[2]]
 
 
+def add_cores(parser: argparse.ArgumentParser) -> None:
+    """Add ``--cores``."""
+    parser.add_argument(
+        "--cores", type=positive, help="physical cores that models will run on (default: all)"
+    )
+
+
 def trials(options: argparse.Namespace) -> int | None:
     """Measurements per task by ``--trials`` or ``--effort``; None: neither was given.
 

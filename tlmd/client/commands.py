@@ -29,7 +29,7 @@ def add(commands: Any, common: Common, job: Common) -> None:
         parser.set_defaults(run=run)
         return parser
 
-    command("start", "start the daemon in the background", _start)
+    arguments.add_cores(command("start", "start the daemon in the background", _start))
     stop = command("stop", "stop the daemon; everything measured is kept", _stop)
     stop.add_argument("--now", action="store_true", help="do not wait for work in flight")
     command("status", "show what the daemon is doing", _status)
@@ -83,10 +83,13 @@ def _start(options: Any) -> int:
     from tlmd import config as configuration
     from tlmd.client import lifecycle
 
-    configuration.load(options.config)  # report a mistake here and not in the daemon's log
+    flags = {"measure.run_cores": options.cores} if options.cores else {}
+    configuration.load(options.config, flags)  # a mistake is reported here, not in the log
     state_dir = _state_dir(options)
     running = lifecycle.running(state_dir)
-    daemon = running or lifecycle.start(state_dir, options.config)
+    if running is not None:
+        lifecycle.check_cores(running, options.cores)
+    daemon = running or lifecycle.start(state_dir, options.config, flags)
     facts = {"pid": daemon.pid, "url": daemon.url, "state_dir": str(state_dir)}
     text = (
         f"tlmd {'runs already' if running else 'runs'} at {daemon.url} (pid {daemon.pid})\n"

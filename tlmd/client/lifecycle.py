@@ -11,7 +11,7 @@ from typing import Any
 
 from tlmd import children
 from tlmd.client.connection import Daemon, find
-from tlmd.errors import Failed, NoDaemon
+from tlmd.errors import BadInput, Failed, NoDaemon
 from tlmd.state_dir import make_state_dir
 
 _START_S = 60.0
@@ -80,6 +80,17 @@ def wait_for(state_dir: Path, process: subprocess.Popen[bytes]) -> Daemon:
         time.sleep(_POLL_S)
     process.terminate()
     raise Failed(f"the daemon does not answer; see {log_of(state_dir)}")
+
+
+def check_cores(daemon: Daemon, wanted: int | None) -> int:
+    """For how many cores a running daemon tunes. Raises `BadInput` if that is not `wanted`."""
+    cores = int(daemon.status()["run_cores"])
+    if wanted and wanted != cores:
+        raise BadInput(
+            f"the daemon that runs tunes for {cores} cores, not for {wanted}; stop it first, or "
+            "give another --state-dir"
+        )
+    return cores
 
 
 def running(state_dir: Path) -> Daemon | None:

@@ -62,11 +62,14 @@ def run(request: TuneRequest, config: Config, display: Display | None = None) ->
     """
     display = display or Display()
     started_at = time.monotonic()
-    layout = plan_slots(config.measure.slots, run=config.measure.run_cores or None)[0]
     frontends.check(request.spec.name)
     check_out(request.out)
     state_dir = make_state_dir(request.state_dir).absolute()
     running = lifecycle.running(state_dir)
+    cores = config.measure.run_cores
+    if running is not None:
+        cores = lifecycle.check_cores(running, cores)
+    layout = plan_slots(config.measure.slots, run=cores or None)[0]
     log = state_dir / "logs" / "tune.log"
     with (
         _PrivateDaemon(request, config, running) as private,

@@ -66,6 +66,9 @@ class Service:
         self.snapshot: dict[str, Any] = {}
         self.started_at = time.time()
         self._settings = settings
+        self._run_cores = len(
+            plan_slots(config.measure.slots, set(settings.cores), settings.run_cores)[0].run
+        )
         self._resume = resume
         self._calls: queue.Queue[tuple[Callable[[], Any], Future[Any]]] = queue.Queue()
         self._pipeline: Pipeline | None = None
@@ -247,7 +250,12 @@ class Service:
             return
         self._snapshot_at = time.monotonic()
         self.snapshot = status.snapshot(
-            self._pipeline, self._jobs.summaries(), self.store, self._stopping, self.started_at
+            self._pipeline,
+            self._jobs.summaries(),
+            self.store,
+            self._stopping,
+            self.started_at,
+            self._run_cores,
         )
 
     def _registry(self, method: str, *arguments: Any) -> Any:
@@ -259,16 +267,12 @@ class Service:
         slot = None
         if not self._settings.is_local:
             slot = self._slot_for(spec.target)
-        layout = plan_slots(
-            self.config.measure.slots, set(self._settings.cores), self._settings.run_cores
-        )
-        cores = len(layout[0].run)
         cache_dir = str(self.state_dir / "corpus")
         return ExtractionRequest(
             spec.model_spec,
             spec.target,
             corpus=spec.corpus,
-            cores=cores,
+            cores=self._run_cores,
             slot=slot,
             cache_dir=cache_dir,
         )

@@ -19,8 +19,12 @@ def snapshot(
     store: RecordStore,
     stopping: bool,
     started_at: float,
+    run_cores: int,
 ) -> dict[str, Any]:
-    """The document of ``tlmd status --json``. `started_at` is in seconds since the epoch."""
+    """The document of ``tlmd status --json``. `started_at` is in seconds since the epoch.
+
+    `run_cores` is the number of cores that models are tuned for.
+    """
     counts = store.counts()
     document: dict[str, Any] = {
         "state": "stopping" if stopping else "idle",
@@ -30,6 +34,7 @@ def snapshot(
         "measured": counts.records,
         "failed": counts.failed,
         "rate_per_s": 0.0,
+        "run_cores": run_cores,
         "slots": [],
         "actors": [],
         "jobs": jobs,

@@ -12,7 +12,7 @@ from tlmd.generate.pick import pick
 from tlmd.generate.propose import Proposer
 from tlmd.model.checkpoint import Checkpoint
 from tlmd.space.cache import SpaceCache
-from tlmd.space.features import FeatureExtractors, pack_features
+from tlmd.space.features import FeatureExtractors, pack_features, speedup
 from tlmd.types import Proposal, Record, Task
 
 
@@ -67,7 +67,8 @@ class Generator:
         schedules: list[Any] = [one.schedule for one in applied]
         features = self._extractors.of(task.target).rows(schedules)
         cost_model, explore = self._checkpoint.cost_model, self._config.explore
-        picked = pick(features, count, cost_model, explore, self._rng)
+        speedups = speedup(features, task.target.cores)
+        picked = pick(features, speedups, count, cost_model, explore, self._rng)
         proposals = [
             Proposal(
                 applied[i].candidate,

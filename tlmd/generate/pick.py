@@ -10,14 +10,19 @@ from tlmd.model.cost_model import CostModel, Floats
 
 
 def pick(
-    features: Floats, count: int, cost_model: CostModel, explore: float, rng: random.Random
+    features: Floats,
+    speedups: Floats,
+    count: int,
+    cost_model: CostModel,
+    explore: float,
+    rng: random.Random,
 ) -> list[tuple[int, float]]:
     """At most `count` rows with their scores, the best first; a share `explore` is random.
 
-    `features` are the rows ``[candidates, width]`` that the cost model scores. A cost model that
-    was never trained picks at random.
+    `features` are the rows ``[candidates, width]`` that the cost model scores, `speedups` what
+    several cores make of each. A cost model that was never trained picks at random.
     """
-    scores = cost_model.score(features)
+    scores = cost_model.score(features, speedups)
     order = [int(i) for i in np.argsort(-scores, kind="stable")]
     if not cost_model.trained:
         rng.shuffle(order)

@@ -59,7 +59,7 @@ class HotSwapped:
         """Why it runs in eager PyTorch; empty if it runs a compiled library."""
         self.swaps: list[float] = []
         """Seconds per run of each library that was put in use, as timed when it was."""
-        cores = len(plan_slots(Config().measure.slots)[0].run)
+        cores = _cores(state_dir)
         use_threads(cores)
         self._target = targets.resolve("native", cores)
         self._programs = ProgramSource(state_dir)
@@ -162,6 +162,15 @@ def _improve(reference: weakref.ref[HotSwapped], name: str, state_dir: Path) -> 
                 last = estimate
                 function.improve()
             del function
+
+
+def _cores(state_dir: Path) -> int:
+    """For how many cores the daemon tunes, or would if it were started."""
+    with contextlib.suppress(TlmdError):
+        daemon = lifecycle.running(state_dir)
+        if daemon is not None:
+            return lifecycle.check_cores(daemon, None)
+    return len(plan_slots(Config().measure.slots)[0].run)
 
 
 def _wait_for_daemon(reference: weakref.ref[HotSwapped], state_dir: Path) -> Any:

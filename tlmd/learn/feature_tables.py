@@ -8,7 +8,7 @@ import numpy as np
 
 from tlmd.model.cost_model import Floats, Measured
 from tlmd.space.cache import SpaceCache
-from tlmd.space.features import WIDTH, FeatureExtractors, unpack_features
+from tlmd.space.features import WIDTH, FeatureExtractors, speedup, unpack_features
 from tlmd.space.space import InvalidCandidate
 from tlmd.types import Record, Task
 
@@ -25,10 +25,14 @@ class FeatureTables:
         """Features, seconds and weights of the records that have a program."""
         rows = [self.row(task, record) for record in records]
         pairs = [(r, row) for r, row in zip(records, rows, strict=True) if row is not None]
+        features = (
+            np.stack([row for _, row in pairs]) if pairs else np.zeros((0, WIDTH), np.float32)
+        )
         return Measured(
-            np.stack([row for _, row in pairs]) if pairs else np.zeros((0, WIDTH), np.float32),
+            features,
             np.array([r.outcome.seconds for r, _ in pairs], np.float64),
             np.array([r.outcome.weight for r, _ in pairs], np.float32),
+            speedup(features, task.target.cores),
         )
 
     def row(self, task: Task, record: Record) -> Floats | None:

@@ -31,7 +31,7 @@ from tlmd.model.training import Demonstration, Trainer, TrainingPlan
 from tlmd.records.dataset import read_dataset
 from tlmd.records.store import RecordStore
 from tlmd.space.cache import SpaceCache
-from tlmd.space.features import FeatureExtractors
+from tlmd.space.features import FeatureExtractors, speedup
 from tlmd.space.space import InvalidCandidate, TaskSpace
 from tlmd.types import Candidate, Record, Task
 
@@ -102,7 +102,7 @@ def fit_cost_model(
 
 def _top_share(cost_model: CostModel, table: Measured) -> float:
     """Best time over the time of the cost model's first pick."""
-    pick = int(cost_model.score(table.features).argmax())
+    pick = int(cost_model.score(table.features, table.speedups).argmax())
     return float(table.seconds.min() / table.seconds[pick])
 
 
@@ -135,7 +135,9 @@ class Grader:
                     drawn[candidate.id] = candidate
             except InvalidCandidate:
                 continue
-        scores = self.cost_model.score(self.extractors.of(space.task.target).rows(schedules))
+        target = space.task.target
+        features = self.extractors.of(target).rows(schedules)
+        scores = self.cost_model.score(features, speedup(features, target.cores))
         top = float(scores.max()) if len(scores) else 0.0
         return [
             (candidate, quality_word(float(score), top), 1.0)  # both are speeds

@@ -13,7 +13,7 @@ from tlmd.measure import timing, verify
 from tlmd.measure.child_context import ChildContext, outcome_of, speed_change
 from tlmd.measure.energy import EnergyMeter
 from tlmd.measure.executable import Executable
-from tlmd.measure.protocol import NO_REFERENCE, MeasureRequest, Stage, send
+from tlmd.measure.protocol import NO_REFERENCE, MeasureRequest
 from tlmd.space.schedule import build_module
 from tlmd.types import Outcome, Status
 
@@ -44,7 +44,6 @@ class CandidateRun:
             if self._is_baseline and reference is None:
                 first, positive = self._choose_inputs(executable, first)
             outcome, outputs = self._time(executable, first)
-        send(self._context.report_fd, Stage("checking"))
         outcome = self._check(outcome, outputs, reference, positive)
         self._context.stopwatch.lap("check")
         return (outcome,)

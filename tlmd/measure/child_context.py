@@ -14,7 +14,7 @@ from typing import Any
 import tvm
 
 from tlmd.config import MeasureConfig
-from tlmd.measure import noise, sandbox, verify
+from tlmd.measure import noise, sandbox, turns, verify
 from tlmd.measure.cores import spread, threads
 from tlmd.measure.executable import Executable
 from tlmd.measure.noise import Reading
@@ -103,6 +103,7 @@ class ChildContext:
             send(self.report_fd, Stage("running"))
             yield
             self.stopwatch.lap("run")
+        send(self.report_fd, Stage("checking"))
 
 
 @contextlib.contextmanager
@@ -112,7 +113,9 @@ def _slot(server: ServerContext) -> Iterator[None]:
     lock = os.open(server.lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if shares_cores:
+        if setup.shared:  # the server lets them go on
+            turns.stop([*turns.siblings(), *turns.joined(Path(setup.cache_dir))])
+        elif shares_cores:
             sandbox.confine_siblings(setup.build)
         os.sched_setaffinity(0, setup.run)
         _pin_threads(server)
@@ -129,8 +132,9 @@ def _pin_threads(server: ServerContext) -> None:
     cores = server.setup.run
     if len(cores) > 1 and server.drift_monitor:
         # TVM itself would start the pool in the first parallel loop, which is too late to pin it.
+        before = threads()
         tvm.get_global_func("runtime.config_threadpool")(_BIG_CORES, len(cores))
-        spread(cores, threads() - {os.getpid()})
+        spread(cores, threads() - before)
 
 
 def speed_change(readings: Sequence[Reading]) -> float:

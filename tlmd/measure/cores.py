@@ -15,9 +15,9 @@ _SYSFS = Path("/sys/devices/system/cpu")
 
 @dataclass(frozen=True, slots=True)
 class CoreLayout:
-    """The logical CPUs of one slot: ``run`` only times, ``build`` does everything else.
+    """The logical CPUs of one slot: ``run`` times, ``build`` does everything else.
 
-    Example: ``CoreLayout(run=(1,), build=(0,))``.
+    Examples: ``CoreLayout(run=(0, 1), build=(0, 1))``, ``CoreLayout(run=(1,), build=(0,))``.
     """
 
     run: tuple[int, ...]
@@ -35,12 +35,13 @@ def plan_cores(
     """Split `available` CPUs (default: this process's) into a slot of `run` cores and builders.
 
     The last physical cores time, one thread each; their SMT siblings stay idle and the rest builds.
-    By default half of the physical cores time (at least one). When no core is left for building,
-    both take turns on the same cores. Raises `BadInput` for a `run` that the CPUs cannot give.
+    By default all physical cores time, since a model is served with all of them. When no core is
+    left for building, it takes turns with the timing on the same cores. Raises `BadInput` for a
+    `run` that the CPUs cannot give.
     """
     cpus = os.sched_getaffinity(0) if available is None else available
     physical = _physical_cores(cpus, sysfs)
-    count = max(1, len(physical) // 2) if run is None else run
+    count = len(physical) if run is None else run
     if not 1 <= count <= len(physical):
         raise BadInput(
             f"a slot of {count} cores does not fit: {len(physical)} physical cores are available; "
@@ -56,12 +57,12 @@ def plan_slots(
 ) -> list[CoreLayout]:
     """`count` slots of `run` cores each on one machine; all of them build on the same other cores.
 
-    By default they share half of the physical cores. Raises `BadInput` where they do not fit.
+    By default they share all physical cores. Raises `BadInput` where they do not fit.
     """
     if count == 1:
         return [plan_cores(available, run, sysfs)]
     cpus = os.sched_getaffinity(0) if available is None else available
-    each = run or max(1, len(_physical_cores(cpus, sysfs)) // 2 // count)
+    each = run or max(1, len(_physical_cores(cpus, sysfs)) // count)
     together = plan_cores(cpus, each * count, sysfs)
     return [
         CoreLayout(together.run[i * each : (i + 1) * each], together.build) for i in range(count)

@@ -70,7 +70,7 @@ class Measurer:
     ) -> None:
         config = config or MeasureConfig()
         self.cores = cores
-        self.builders = 1 if cores.shared else config.builders
+        self.builders = config.builders
         self._config = config.model_copy(
             update={"build_on_run_cores": config.build_on_run_cores and not cores.shared}
         )

@@ -32,6 +32,11 @@ class Setup:
     reference_s: float
     """Seconds of the reference kernel as an earlier server measured it; 0: measure it now."""
 
+    @property
+    def shared(self) -> bool:
+        """Building and timing take turns on the same cores."""
+        return bool(set(self.run) & set(self.build))
+
 
 @dataclass(frozen=True, slots=True)
 class Ready:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import mmap
+import os
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +14,7 @@ from tvm import te
 from tvm.script import from_source, tirx
 
 from tlmd.measure.noise import Reading
+from tlmd.measure.protocol import Setup
 
 _SIZE = 160  # 8 MFLOP: about 0.1 ms on a core, all in the second-level cache
 _RUNS = 5
@@ -102,6 +106,18 @@ class DriftMonitor:
         """Seconds of the kernel, and the probe's relative to them; the clock rate cancels out."""
         core = self._kernel.seconds()
         return core, self._probe.seconds() / core
+
+
+def settled_monitor(target: Any, lock: Path, setup: Setup) -> DriftMonitor:
+    """A drift monitor that has measured the idle slot."""
+    kernel, probe = ReferenceKernel(target), CacheProbe(target, setup.target.l2_bytes)
+    with open(lock, "a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        os.sched_setaffinity(0, setup.run)
+        try:
+            return DriftMonitor(kernel, probe, setup.reference_s)
+        finally:
+            os.sched_setaffinity(0, setup.build)
 
 
 def gemm() -> Any:

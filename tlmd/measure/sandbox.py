@@ -1,4 +1,4 @@
-"""The limits of a child process, and the outcome of one that died."""
+"""The limits of a child process and its end, and the outcome of one that died."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ import ctypes
 import os
 import resource
 import signal
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from tlmd.config import MeasureConfig
+from tlmd.measure import turns
 from tlmd.measure.protocol import Setup
 from tlmd.types import Outcome, Status
 
@@ -25,6 +28,26 @@ _HANDLED_SIGNALS = (
     signal.SIGILL,
     signal.SIGHUP,
 )
+
+
+def live_and_die_with(parent: int, ends: list[Callable[[], None]]) -> None:
+    """End with the client: SIGHUP when it dies; interrupts are for the client to handle.
+
+    Before that, what is in `ends` is called.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+    def orphaned(*_: Any) -> None:
+        # The signal also comes when only the thread that started us ends.
+        if os.getppid() != parent:
+            for end in ends:
+                end()
+            os._exit(0)
+
+    signal.signal(signal.SIGHUP, orphaned)
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGHUP)
+    orphaned()
 
 
 def restrict(setup: Setup, config: MeasureConfig, is_baseline: bool, log_fd: int) -> None:
@@ -49,13 +72,9 @@ def restrict(setup: Setup, config: MeasureConfig, is_baseline: bool, log_fd: int
 
 def confine_siblings(cores: tuple[int, ...]) -> None:
     """Let the server's other children run on `cores` only."""
-    parent = os.getppid()
-    with contextlib.suppress(OSError):
-        pids = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
-        for pid in pids:
-            if int(pid) != os.getpid():
-                with contextlib.suppress(OSError):  # it has just ended
-                    os.sched_setaffinity(int(pid), cores)
+    for pid in turns.siblings():
+        with contextlib.suppress(OSError):  # it has just ended
+            os.sched_setaffinity(pid, cores)
 
 
 def says_out_of_memory(text: str) -> bool:

@@ -7,8 +7,6 @@ starts a thread and never runs a candidate, so that a fork is safe and cheap (ab
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import fcntl
 import gc
 import os
 import select
@@ -23,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from tlmd.config import MeasureConfig
+from tlmd.measure import turns
 from tlmd.measure.cores import slot_lock
 from tlmd.measure.protocol import (
     LoadTask,
@@ -34,15 +33,15 @@ from tlmd.measure.protocol import (
     Stage,
     send,
 )
-from tlmd.measure.sandbox import outcome_of_death
+from tlmd.measure.sandbox import live_and_die_with, outcome_of_death
 from tlmd.space import tvm_alone
 from tlmd.types import Outcome, Status
 from tlmd.wire import WireError
 
-_PR_SET_PDEATHSIG = 1
 _INPUT_CACHE_BYTES = 256 << 20
 _TAIL_BYTES = 2000
 _PRUNE_EVERY = 64  # baselines
+_TIMED = "running"  # the stage in which a child has the slot
 
 
 @dataclass
@@ -69,7 +68,7 @@ class MeasureServer:
     def __init__(self, sock: int, setup: Setup) -> None:
         tvm_alone.import_tvm()
         from tlmd.measure import child, child_context, program, verify
-        from tlmd.measure.reference import gemm
+        from tlmd.measure.reference import gemm, settled_monitor
         from tlmd.space import intrinsics, schedule
         from tlmd.space.target import tvm_target
 
@@ -79,6 +78,7 @@ class MeasureServer:
         self._programs: dict[str, program.Program | str] = {}
         self._inputs: OrderedDict[str, tuple[int, list[Any]]] = OrderedDict()
         self._baselines = 0
+        self._turns = turns.Turns(Path(setup.cache_dir), setup.shared)
         self._run_child: Callable[..., None] = child.run
         self._parse, self._make_inputs = program.parse, program.make_inputs
         intrinsics.register(setup.target.arch)
@@ -86,7 +86,7 @@ class MeasureServer:
         cache = Path(setup.cache_dir)
         store = verify.ReferenceStore(cache, self._config.reference_bytes)
         lock = slot_lock(cache, setup.run)
-        monitor = _settled_monitor(target, lock, setup) if setup.target.device == "cpu" else None
+        monitor = settled_monitor(target, lock, setup) if setup.target.device == "cpu" else None
         self._context = child_context.ServerContext(
             setup, self._config, target, store, monitor, lock
         )
@@ -114,10 +114,24 @@ class MeasureServer:
                 while (message := reader.next()) is not None:
                     self._handle(message)
                 self._kill_expired()
+                self._take_turns()
         finally:
             for child in list(self._children.values()):
                 _kill(child.pid)
                 os.waitpid(child.pid, 0)
+            self.end()
+
+    def end(self) -> None:
+        """Let those go on that are stopped."""
+        self._turns.take(False, [])
+
+    def _take_turns(self) -> None:
+        timed = any(c.stage == _TIMED for c in self._children.values())
+        others = [c for c in self._children.values() if c.stage != _TIMED]
+        stopped_s = self._turns.take(timed, [c.pid for c in others])
+        for child in others:
+            if child.deadline is not None:
+                child.deadline += stopped_s
 
     def _readable(self) -> list[int]:
         poll = select.poll()
@@ -247,38 +261,10 @@ def _wait(pid: int) -> int:
     return os.waitpid(pid, 0)[1]
 
 
-def _settled_monitor(target: Any, lock: Path, setup: Setup) -> Any:
-    """A drift monitor that has measured the idle slot."""
-    from tlmd.measure.reference import CacheProbe, DriftMonitor, ReferenceKernel
-
-    kernel, probe = ReferenceKernel(target), CacheProbe(target, setup.target.l2_bytes)
-    with open(lock, "a") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        os.sched_setaffinity(0, setup.run)
-        try:
-            return DriftMonitor(kernel, probe, setup.reference_s)
-        finally:
-            os.sched_setaffinity(0, setup.build)
-
-
-def _live_and_die_with(parent: int) -> None:
-    """End with the client: SIGHUP when it dies; interrupts are for the client to handle."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-
-    def orphaned(*_: Any) -> None:
-        # The signal also comes when only the thread that started us ends.
-        if os.getppid() != parent:
-            os._exit(0)
-
-    signal.signal(signal.SIGHUP, orphaned)
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGHUP)
-    orphaned()
-
-
 def main(sock: int, parent: int) -> int:
     """Serve the client at the other end of the socket; the exit code."""
-    _live_and_die_with(parent)
+    ends: list[Callable[[], None]] = []
+    live_and_die_with(parent, ends)
     reader = MessageReader()
     while (setup := reader.next()) is None:
         if not reader.read(sock):
@@ -291,6 +277,7 @@ def main(sock: int, parent: int) -> int:
         reason = " ".join(str(error).split())[-300:] or type(error).__name__
         send(sock, Ready(0.0, f"{type(error).__name__}: {reason}"))
         return 1
+    ends.append(server.end)
     send(sock, Ready(server.reference_s))
     server.serve(reader)
     return 0

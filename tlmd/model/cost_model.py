@@ -40,9 +40,17 @@ class Measured:
     weights: Floats | None = None
     """Weights of the candidates in training, ``[n]``, from 0 to 1. None: all 1."""
 
+    speedups: Floats | None = None
+    """``[n]``: how much faster several cores ran them than one core would. None: all 1."""
+
 
 class CostModel:
-    """Scores programs of a task: higher is faster. Untrained, it gives all programs the score 0."""
+    """Scores programs of a task: higher is faster. Untrained, it gives all programs the score 0.
+
+    The trees predict the speed on one core. Where several cores run the programs, the speedup of
+    each program (``space.features.speedup``) is a factor. So trees that were trained on one core
+    rank programs for several cores too.
+    """
 
     def __init__(self, booster: Any | None = None) -> None:
         self._booster = booster
@@ -51,12 +59,15 @@ class CostModel:
     def trained(self) -> bool:
         return self._booster is not None
 
-    def score(self, features: Floats) -> Floats:
-        """Predicted share of the task's best speed ``[n]``. Compare scores of one task only."""
+    def score(self, features: Floats, speedups: Floats | None = None) -> Floats:
+        """Predicted speed ``[n]``, as shares of the task's best. Compare scores of one task only.
+
+        `speedups` ``[n]`` as in `Measured`.
+        """
         if self._booster is None or not len(features):
             return np.zeros(len(features), np.float32)
         scores: Floats = self._booster.inplace_predict(features)
-        return scores
+        return scores if speedups is None else scores * speedups
 
     def fit(self, tasks: list[Measured], rounds: int = 300, seed: int = 0) -> CostModel:
         """Return a new cost model that is trained from scratch on `tasks`."""
@@ -86,7 +97,7 @@ class CostModel:
         usable = [task for task in tasks if np.isfinite(task.seconds).sum() >= 2]
         if not usable:
             return base
-        labels = np.concatenate([_labels(task.seconds) for task in usable])
+        labels = np.concatenate([_labels(_on_one_core(task)) for task in usable])
         weights = np.concatenate([_weights(task) for task in usable])
         features = np.concatenate([task.features for task in usable])
         data = xgboost.DMatrix(features, labels, weight=weights)
@@ -121,6 +132,10 @@ class _Stop(xgboost.callback.TrainingCallback):  # type: ignore[misc]
 
 def _weights(task: Measured) -> Floats:
     return np.ones(len(task.seconds), np.float32) if task.weights is None else task.weights
+
+
+def _on_one_core(task: Measured) -> NDArray[np.float64]:
+    return task.seconds if task.speedups is None else task.seconds * task.speedups
 
 
 def _labels(seconds: NDArray[np.float64]) -> Floats:

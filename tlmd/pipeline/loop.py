@@ -194,16 +194,33 @@ class Pipeline:
                     if job.is_measured(task) and not job.is_finished_with(task):
                         self.measuring.want_comparison(task)
             if job.update(now):
-                self._end(job, JobState.DONE)
+                self._remove_unwanted(job)
+                if not self._is_in_flight(job):
+                    self._end(job, JobState.DONE)
             elif job.corpus and job.until_converged and self.convergence.status(job).converged:
                 self._end(job, JobState.DONE, "converged")
 
     def _end(self, job: TuningJob, state: JobState, reason: str = "") -> None:
-        """Finish a job, and remove from the queues what only this job wanted."""
+        """Finish a job."""
         job.state, job.reason, job.ended = state, reason, self.state.pool.now()
         self.state.emit("job", job=job.id, state=str(state), reason=reason)
+        self._remove_unwanted(job)
+
+    def _is_in_flight(self, job: TuningJob) -> bool:
+        """Whether slots hold candidates of its batches. Their records belong to its result."""
+        return any(
+            batch.in_flight and any(a.job is job for a in batch.allocations)
+            for batch in self.state.batches
+        )
+
+    def _remove_unwanted(self, ending: TuningJob) -> None:
+        """Remove from the queues what no job wants but one that ends."""
         for batch in self.state.batches:
-            wanted = {a.task.task.id for a in batch.allocations if not a.job.state.is_finished}
+            wanted = {
+                a.task.task.id
+                for a in batch.allocations
+                if a.job is not ending and not a.job.state.is_finished
+            }
             for order in [o for o in batch.queue if o.task.id not in wanted]:
                 batch.queue.remove(order)
                 for candidate in order.inputs:

@@ -14,6 +14,7 @@ from tlmd.types import TargetInfo
 
 PER_STORE = 164
 WIDTH = 2 * PER_STORE + 1
+_PARALLEL = PER_STORE + 39  # log2(1 + iterations of parallel loops), of the store with the most
 _PACKED = np.float16  # features are logarithms, for which three digits are enough
 _LARGEST = 65504.0
 
@@ -58,6 +59,16 @@ class FeatureExtractors:
         if target.spec not in self._extractors:
             self._extractors[target.spec] = FeatureExtractor(target)
         return self._extractors[target.spec]
+
+
+def speedup(rows: NDArray[np.float32], cores: int) -> NDArray[np.float32]:
+    """How many times faster `cores` cores run programs than one core, at best ``[len(rows)]``.
+
+    `rows` are features. A parallel loop takes as long as the core with the most iterations of it.
+    """
+    iterations = np.maximum(np.round(np.exp2(rows[:, _PARALLEL]) - 1), 1)
+    found: NDArray[np.float32] = (iterations / np.ceil(iterations / cores)).astype(np.float32)
+    return found
 
 
 def pack_features(row: NDArray[np.float32]) -> bytes:

@@ -1,0 +1,68 @@
+"""Building and timing take turns on shared cores: others are stopped, and always go on again."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.processes import wait_for
+from tlmd.measure import turns
+
+
+def state(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+@pytest.fixture
+def joined(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that has joined the folder of a slot."""
+    code = (
+        "import sys, time\nfrom pathlib import Path\nfrom tlmd.measure import turns\n"
+        "turns.join(Path(sys.argv[1]))\ntime.sleep(60)"
+    )
+    with subprocess.Popen([sys.executable, "-c", code, str(tmp_path)]) as process:
+        wait_for(lambda: turns.joined(tmp_path) == [process.pid], 20, "process")
+        yield process
+        process.kill()
+
+
+def test_what_joined_stands_still_while_something_is_timed(
+    joined: subprocess.Popen[bytes], tmp_path: Path
+) -> None:
+    taking = turns.Turns(tmp_path, shared=True)
+    assert taking.take(True, []) == 0.0
+    wait_for(lambda: state(joined.pid) == "T", 5, "stop")
+    taking.take(True, [])
+    assert taking.take(False, []) > 0.0
+    wait_for(lambda: state(joined.pid) != "T", 5, "resumption")
+    assert taking.take(False, []) == 0.0
+
+
+def test_a_new_server_resumes_what_a_killed_one_had_stopped(
+    joined: subprocess.Popen[bytes], tmp_path: Path
+) -> None:
+    turns.stop([joined.pid])
+    wait_for(lambda: state(joined.pid) == "T", 5, "stop")
+    turns.Turns(tmp_path, shared=True)
+    wait_for(lambda: state(joined.pid) != "T", 5, "resumption")
+
+
+def test_nobody_is_stopped_where_the_cores_are_not_shared(
+    joined: subprocess.Popen[bytes], tmp_path: Path
+) -> None:
+    turns.Turns(tmp_path, shared=False).take(True, [joined.pid])
+    assert state(joined.pid) != "T"
+
+
+def test_what_has_ended_is_forgotten_even_if_its_pid_is_used_again(tmp_path: Path) -> None:
+    turns.join(tmp_path)
+    assert turns.joined(tmp_path) == [os.getpid()]
+    (own,) = tmp_path.rglob(str(os.getpid()))
+    own.write_text("1")  # another process had this pid
+    (own.parent / "999999999").write_text("1")
+    assert turns.joined(tmp_path) == [] and not list(own.parent.iterdir())
