@@ -60,11 +60,11 @@ def _prediction_row(model: str, state_dir: Path, out: Path, trials: int) -> dict
     from tlmd.model_spec import ModelSpec
     from tlmd.records.store import RecordStore
     from tlmd.space.target import resolve
-    from tlmd.workloads.preparation import lower_model
+    from tlmd.workloads.preparation import lower_sets
 
     tlmd.tune(model, trials=trials, state_dir=state_dir, out=out)
     layout = plan_cores(run=MeasureConfig().run_cores or None)
-    prepared = lower_model(ModelSpec(model), resolve("native", len(layout.run)))
+    (prepared,) = lower_sets(ModelSpec(model), resolve("native", len(layout.run)))
     with RecordStore(state_dir / "records.sqlite", read_only=True) as store:
         states = export.read_states(store, prepared.tasks)
     sums: dict[str, list[float]] = {"hot": [], "cold": []}

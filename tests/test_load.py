@@ -24,7 +24,8 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
     target = targets.tvm_target(targets.resolve("native", 1))
     source = torch_frontend.from_module("structured", *difficult_models.structured())
     compiled = lowering.compile_model(lowering.lower(source.module, target), target)
-    whole_model.export(compiled.executable, directory, source, 1)
+    library = whole_model.link(compiled.executable, directory / "model.so")
+    whole_model.write_runners(directory, [source], [library], 1)
     return directory
 
 

@@ -198,7 +198,14 @@ def test_exported_program(daemon: tlmd.Daemon, tmp_path: Path) -> None:
     assert result.pytorch_ms and result.out is None
 
 
-def test_zoo_name_with_a_shape(daemon: tlmd.Daemon) -> None:
-    result = tune("gemm", daemon, 1, input_shape=(4, 32), time_budget=1.0)
-    check(result.summary, 1)
+def test_a_zoo_name_with_two_shapes(daemon: tlmd.Daemon, tmp_path: Path) -> None:
+    shapes = [(4, 32), (2, 32)]
+    out = tmp_path / "out"
+    result = tune("gemm", daemon, 1, input_shape=shapes, time_budget=1.0, out=out)
     assert not result.interrupted
+    loaded = tlmd.load(out)
+    assert [infos[0].shape for infos in loaded.inputs] == shapes
+    x = np.random.default_rng(0).standard_normal((4, 32)).astype(np.float32)
+    np.testing.assert_allclose(loaded(x[:2]), loaded(x)[:2], rtol=1e-3, atol=1e-4)
+    with pytest.raises(ValueError, match="or x"):
+        loaded(x[:3])

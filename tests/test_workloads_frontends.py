@@ -166,7 +166,7 @@ def test_onnx_with_open_dimension(tmp_path: Path) -> None:
     assert "batch" in message(path)
     assert "--input-shape" in message(path)
     assert "3,9 does not fit input x" in message(path, ((3, 9),))
-    assert "1 inputs" in message(path, ((3, 8), (3, 8)))
+    assert "1 input but 2 shapes" in message(path, ((3, 8), (3, 8)))
 
 
 def test_onnx_mistakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -191,6 +191,19 @@ def test_a_quantised_onnx_file_with_external_weights(tmp_path: Path) -> None:
     assert accepted.error is not None and accepted.error < 1e-5 and not accepted.notes
     (tmp_path / "weights.bin").unlink()
     assert "is not a valid ONNX model" in message(path)
+
+
+def test_one_model_in_several_sets_of_shapes(tmp_path: Path) -> None:
+    batch = torch.export.Dim("batch", min=2, max=64)
+    path = save_pt2(tmp_path / "open.pt2", dynamic=({0: batch},))
+    spec = ModelSpec(path, ((5, 8), (3, 8), (5, 8)))
+    accepted = acceptance.accept(spec, targets.resolve("native", 1))
+    assert [m.spec.input_shapes for m in accepted.models] == [((5, 8),), ((3, 8),)]
+    assert accepted.error is not None and accepted.error < 1e-5
+    ids = [task.id for task in accepted.tasks]
+    assert len(ids) == len(set(ids)) > len(accepted.models[0].tasks)
+    calls = [sum(task.weight for task in m.tasks) for m in accepted.models]
+    assert sum(task.weight for task in accepted.tasks) == sum(calls)
 
 
 def test_shapes_that_are_computed_and_operators_that_tvm_lacks(tmp_path: Path) -> None:

@@ -101,7 +101,7 @@ def _model(parser: argparse.ArgumentParser) -> None:
         action="append",
         type=arguments.shape,
         metavar="1,3,224,224",
-        help="input shape; give it once per input",
+        help="input shape; once per input; once more per input for each further set of shapes",
     )
     parser.add_argument(
         "--task", default="", help="what a model of transformers is for, if its config says nothing"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 Shapes = tuple[tuple[int, ...], ...]
-"""One shape per input of a model."""
+"""Shapes of a model's inputs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,8 @@ class ModelSpec:
     """A file, a directory of transformers, ``package.module:factory``, ``torchvision:NAME``,
     ``timm:NAME``, ``hf:MODEL_TYPE`` or a name of the zoo."""
     input_shapes: Shapes | None = None
-    """One shape per input; None: the model's own."""
+    """One shape per input; None: the model's own. A multiple of that: several sets of shapes, each
+    of which becomes a library of its own."""
     task: str = ""
     """What a model of transformers is used for, such as ``text-classification``."""
     weights: str = ""

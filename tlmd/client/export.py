@@ -8,8 +8,9 @@ from __future__ import annotations
 import fcntl
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from tlmd.space.space import TaskSpace
 from tlmd.types import TargetInfo, Task
 from tlmd.workloads import lowering, whole_model
 from tlmd.workloads.corpus import load_tasks
-from tlmd.workloads.preparation import LoweredModel, lower_model
+from tlmd.workloads.preparation import LoweredModel, lower_sets
 
 
 def export(state_dir: Path, job_id: str, out: Path | None) -> TuneResult:
@@ -44,8 +45,8 @@ def export(state_dir: Path, job_id: str, out: Path | None) -> TuneResult:
         raise BadInput(
             "a corpus has no model to export; `tlmd checkpoints` lists the checkpoints that it made"
         )
-    model = lower_model(spec.model_spec, states[0].task.target)
-    return deliver(model, states, state_dir, out, started_at)
+    models = lower_sets(spec.model_spec, states[0].task.target)
+    return deliver(models, states, state_dir, out, started_at)
 
 
 def _tasks(spec: JobSpec) -> list[Task]:
@@ -66,7 +67,7 @@ def interrupted(model: str, states: list[TaskState], started_at: float) -> TuneR
 
 
 def deliver(
-    model: LoweredModel,
+    models: Sequence[LoweredModel],
     states: list[TaskState],
     state_dir: Path,
     out: Path | None,
@@ -75,24 +76,34 @@ def deliver(
 ) -> TuneResult:
     """Compile, verify, time and write the model. `started_at` is monotonic time in seconds.
 
+    Each set of input shapes (`models`) becomes a library; the result has the times of the first.
     `before_timing` is called when the model is compiled, before anything is timed.
     """
     target = states[0].task.target
-    result = reports.Result(model.spec.name, target, _version(states), states)
+    result = reports.Result(models[0].spec.name, target, _version(states), states)
     cores = plan_cores(run=target.cores).run
     with tempfile.TemporaryDirectory(prefix="tlmd-") as name:
         scratch = Path(name)
-        compiled, untuned, tuned = _compile(model, result, out or scratch / "out", scratch)
+        libraries = _compile(models, result, out or scratch / "out", scratch)
         before_timing()
-        inputs = model.source.random_inputs(0)
         with _reserved_slot(state_dir, cores):
             result.shares = _shares(result, target, cores)
-            times = whole_model.measure(untuned, tuned, model.spec, inputs, cores, scratch)
-    document = result.summary(time.monotonic() - started_at, (times, compiled))
+            times = [
+                whole_model.measure(
+                    one.untuned,
+                    one.tuned,
+                    model.spec,
+                    model.source.random_inputs(0),
+                    cores,
+                    scratch,
+                )
+                for model, one in zip(models, libraries, strict=True)
+            ]
+    document = result.summary(time.monotonic() - started_at, (times[0], libraries[0].compiled))
     limits = tuple(result.shares.get(s.task.id, (0.0, ""))[1] for s in states)
     if out is not None:
-        reports.write(out, document, times.pytorch_ms, limits)
-    return TuneResult(document, out, times.pytorch_ms, False, limits)
+        reports.write(out, document, times[0].pytorch_ms, limits)
+    return TuneResult(document, out, times[0].pytorch_ms, False, limits)
 
 
 def _shares(
@@ -120,21 +131,38 @@ def _reserved_slot(state_dir: Path, cores: tuple[int, ...]) -> Iterator[None]:
         yield
 
 
-def _compile(
-    model: LoweredModel, result: reports.Result, folder: Path, scratch: Path
-) -> tuple[lowering.Compiled, Path, Path]:
-    """Export the records, compile the model without and with them; the untuned and tuned library.
+@dataclass(frozen=True)
+class _Libraries:
+    """The libraries of one set of input shapes."""
 
-    The tuned one is in `folder`, the untuned one in `scratch`.
+    compiled: lowering.Compiled
+    """The tuned one, as it was compiled."""
+    untuned: Path
+    tuned: Path
+
+
+def _compile(
+    models: Sequence[LoweredModel], result: reports.Result, folder: Path, scratch: Path
+) -> list[_Libraries]:
+    """Export the records, and compile each model without and with them.
+
+    The tuned libraries are in `folder`, with what runs them, the untuned ones in `scratch`.
     """
     target, threads = targets.tvm_target(result.target), result.target.cores
-    compiled = lowering.compile_model(model.lowered, target, _database(folder, result, target))
-    if compiled.missing:
-        raise Failed(f"records were not applied to {', '.join(compiled.missing[:5])}")
-    tuned = whole_model.export(compiled.executable, folder, model.source, threads)
-    plain = lowering.compile_model(model.lowered, target)
-    untuned = whole_model.export(plain.executable, scratch, model.source, threads)
-    return compiled, untuned, tuned
+    database = _database(folder, result, target)
+    found = []
+    for number, model in enumerate(models, 1):
+        file = "model.so" if number == 1 else f"model-{number}.so"
+        compiled = lowering.compile_model(model.lowered, target, database)
+        if compiled.missing:
+            raise Failed(f"records were not applied to {', '.join(compiled.missing[:5])}")
+        tuned = whole_model.link(compiled.executable, folder / file)
+        plain = lowering.compile_model(model.lowered, target)
+        untuned = whole_model.link(plain.executable, scratch / file)
+        found.append(_Libraries(compiled, untuned, tuned))
+    sources = [model.source for model in models]
+    whole_model.write_runners(folder, sources, [one.tuned for one in found], threads)
+    return found
 
 
 def _database(folder: Path, result: reports.Result, target: Any) -> Any:

@@ -64,16 +64,17 @@ def handle(channel: Channel) -> None:
 
     target = targets.resolve(request.target, len(request.run))
     accepted = acceptance.accept(request.spec, target, channel.stage)
-    tasks = accepted.model.tasks
+    tasks = accepted.tasks
+    source = accepted.models[0].source
     if request.tasks:
         corpus.save_tasks(Path(request.tasks), tasks)
-    inputs = [(i.name, list(i.shape), i.dtype) for i in accepted.model.source.inputs]
+    inputs = [(i.name, list(i.shape), i.dtype) for i in source.inputs]
     found: dict[str, Any] = {
         "tasks": len(tasks),
         "programs": sum(task.weight for task in tasks),
         "flops": sum(task.flops * task.weight for task in tasks),
         "inputs": inputs,
-        "outputs": [path for path, _ in accepted.model.source.outputs.tensors()],
+        "outputs": [path for path, _ in source.outputs.tensors()],
         "error": accepted.error,
         "seconds": accepted.seconds,
         "notes": list(accepted.notes),
@@ -83,27 +84,28 @@ def handle(channel: Channel) -> None:
     _leave_run_cores(request.build)
     message = channel.receive()
     if message is not None:
-        _deliver(channel, accepted.model, wire.unpack(DeliverRequest, message[1]), request.run)
+        _deliver(channel, accepted.models, wire.unpack(DeliverRequest, message[1]), request.run)
 
 
-def _deliver(channel: Channel, model: Any, request: DeliverRequest, run: tuple[int, ...]) -> None:
+def _deliver(channel: Channel, models: Any, request: DeliverRequest, run: tuple[int, ...]) -> None:
     from tlmd.client import export
     from tlmd.records.store import RecordStore
+    from tlmd.workloads.preparation import merged_tasks
 
     state_dir = Path(request.state_dir)
     started_at = time.monotonic() - request.elapsed_s
     with RecordStore(state_dir / "records.sqlite", read_only=True) as store:
-        states = export.read_states(store, model.tasks)
+        states = export.read_states(store, merged_tasks(models))
 
     def before_timing() -> None:
         channel.send("compiled")  # the parent answers when nothing else runs any more
         channel.receive()
 
     if request.interrupted:
-        result = export.interrupted(model.spec.name, states, started_at)
+        result = export.interrupted(models[0].spec.name, states, started_at)
     else:
         out = Path(request.out) if request.out else None
-        result = export.deliver(model, states, state_dir, out, started_at, before_timing)
+        result = export.deliver(models, states, state_dir, out, started_at, before_timing)
     channel.send("delivered", result.to_plain())
 
 

@@ -90,7 +90,7 @@ def tasks_of(request: ExtractionRequest, on_stage: Callable[[str], None]) -> Ite
     elif request.corpus:
         yield _from_file(Path(request.corpus))
     else:
-        yield accept(request.model, target, on_stage).model.tasks
+        yield accept(request.model, target, on_stage).tasks
 
 
 def _paper(cache: Path, target: TargetInfo) -> Iterator[list[Task]]:

@@ -17,9 +17,9 @@ import numpy as np
 from tlmd.errors import BadInput, Failed, TlmdError
 from tlmd.model_spec import ModelSpec
 from tlmd.space import target as targets
-from tlmd.types import TargetInfo
+from tlmd.types import TargetInfo, Task
 from tlmd.workloads import frontends, lowering, quick_schedule
-from tlmd.workloads.preparation import LoweredModel, lower_source
+from tlmd.workloads.preparation import LoweredModel, lower_source, merged_tasks
 from tlmd.workloads.sources import SourceModel, first_line
 
 _TOLERANCE = {"float64": 1e-3, "float32": 1e-3, "float16": 2e-2, "bfloat16": 6e-2}
@@ -31,7 +31,8 @@ _STEPS = 1  # by which quantised integers may differ after another order of roun
 class Accepted:
     """A model that works."""
 
-    model: LoweredModel
+    models: tuple[LoweredModel, ...]
+    """The model, lowered once for each set of input shapes."""
 
     error: float | None
     """Largest error of an output, relative to its largest value. None: nothing was compared."""
@@ -41,6 +42,11 @@ class Accepted:
 
     notes: tuple[str, ...] = ()
     """What the user should know, one line each."""
+
+    @property
+    def tasks(self) -> list[Task]:
+        """The tasks of all sets of input shapes."""
+        return merged_tasks(self.models)
 
 
 def accept(
@@ -65,13 +71,18 @@ def accept(
         finally:
             seconds[text.split(" ")[0]] = round(time.monotonic() - started_at, 2)
 
-    source = stage("loading the model", lambda: frontends.load(spec))
-    model = stage("lowering it to tasks", lambda: lower_source(spec, source, target))
+    sources = stage("loading the model", lambda: frontends.load_sets(spec))
+    models = stage(
+        "lowering it to tasks",
+        lambda: tuple(lower_source(one, source, target) for one, source in sources),
+    )
     if not _runs_here(target):
         notes = ("the target is not this machine's CPU: outputs were not compared",)
-        return Accepted(model, None, seconds, notes)
-    error, notes = stage("comparing its outputs", lambda: _compare(model, target))
-    return Accepted(model, error, seconds, notes)
+        return Accepted(models, None, seconds, notes)
+    found = stage("comparing its outputs", lambda: [_compare(model, target) for model in models])
+    errors = [error for error, _ in found if error is not None]
+    told = dict.fromkeys(note for _, notes in found for note in notes)
+    return Accepted(models, max(errors, default=None), seconds, tuple(told))
 
 
 def _runs_here(target: TargetInfo) -> bool:

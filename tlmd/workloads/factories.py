@@ -10,7 +10,7 @@ from typing import Any
 from tlmd.errors import BadInput
 from tlmd.model_spec import ModelSpec
 from tlmd.workloads import huggingface
-from tlmd.workloads.sources import first_line
+from tlmd.workloads.sources import WrongNumberOfShapes, first_line
 from tlmd.workloads.zoo import zoo
 
 _ADVICE = "it must return (module, example inputs)"
@@ -40,7 +40,7 @@ def _single(spec: ModelSpec) -> tuple[int, ...] | None:
     if shapes is None:
         return None
     if len(shapes) != 1:
-        raise BadInput(f"{spec.name} has 1 input but {len(shapes)} shapes were given; give 1")
+        raise WrongNumberOfShapes(spec.name, 1, len(shapes))
     return shapes[0]
 
 

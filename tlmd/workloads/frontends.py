@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import difflib
 import os
+from dataclasses import replace
 from pathlib import Path
 
 from tlmd.errors import BadInput
 from tlmd.model_spec import ModelSpec, Shapes
 from tlmd.workloads import huggingface
-from tlmd.workloads.sources import InputInfo, SourceModel
+from tlmd.workloads.sources import InputInfo, SourceModel, WrongNumberOfShapes
 from tlmd.workloads.zoo import zoo
 
 __all__ = ["InputInfo", "SourceModel", "load", "load_model"]
@@ -40,6 +41,19 @@ def load(spec: ModelSpec) -> SourceModel:
     return torch_frontend.from_module(
         spec.name, module, example, None if in_zoo else spec.input_shapes
     )
+
+
+def load_sets(spec: ModelSpec) -> list[tuple[ModelSpec, SourceModel]]:
+    """Load a model once for each set of input shapes. Raises `BadInput`."""
+    try:
+        return [(spec, load(spec))]
+    except WrongNumberOfShapes as error:
+        shapes, inputs = spec.input_shapes or (), error.inputs
+        if not inputs or len(shapes) % inputs:
+            raise
+        chunks = (shapes[i : i + inputs] for i in range(0, len(shapes), inputs))
+        sets = [replace(spec, input_shapes=chunk) for chunk in dict.fromkeys(chunks)]
+        return [(one, load(one)) for one in sets]
 
 
 def _load_file(path: Path, spec: ModelSpec) -> SourceModel:

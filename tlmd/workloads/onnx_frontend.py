@@ -15,6 +15,7 @@ from tlmd.workloads import onnx_simplify
 from tlmd.workloads.sources import (
     ReferenceFunction,
     SourceModel,
+    WrongNumberOfShapes,
     first_line,
     import_failure,
     input_infos,
@@ -54,11 +55,7 @@ def load_onnx(path: Path, shapes: Shapes | None) -> SourceModel:
 def _onnx_shapes(path: Path, model: Any, shapes: Shapes | None) -> dict[str, list[int]]:
     inputs = _inputs(model)
     if shapes is not None and len(shapes) != len(inputs):
-        names = ", ".join(value.name for value in inputs)
-        raise BadInput(
-            f"{path} has {len(inputs)} inputs ({names}) but {len(shapes)} shapes were given; "
-            "give --input-shape once per input"
-        )
+        raise WrongNumberOfShapes(str(path), len(inputs), len(shapes))
     by_name: dict[str, list[int]] = {}
     for index, value in enumerate(inputs):
         dims = [

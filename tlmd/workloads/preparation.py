@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tlmd.errors import Failed
@@ -27,9 +28,21 @@ class LoweredModel:
     tasks: list[Task]
 
 
-def lower_model(spec: ModelSpec, target: TargetInfo) -> LoweredModel:
-    """Load and lower a model in this process. Raises `BadInput` and `Failed`."""
-    return lower_source(spec, frontends.load(spec), target)
+def lower_sets(spec: ModelSpec, target: TargetInfo) -> list[LoweredModel]:
+    """Load and lower a model in this process, once for each set of input shapes.
+
+    Raises `BadInput` and `Failed`.
+    """
+    return [lower_source(one, source, target) for one, source in frontends.load_sets(spec)]
+
+
+def merged_tasks(models: Sequence[LoweredModel]) -> list[Task]:
+    """The tasks of all sets of input shapes; the weights of a task that several have are added."""
+    merged: dict[str, Task] = {}
+    for task in (task for model in models for task in model.tasks):
+        known = merged.get(task.id)
+        merged[task.id] = replace(known, weight=known.weight + task.weight) if known else task
+    return list(merged.values())
 
 
 def lower_source(spec: ModelSpec, source: Any, target: TargetInfo) -> LoweredModel:

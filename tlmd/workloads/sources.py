@@ -62,6 +62,18 @@ class SourceModel:
         return [_random(info, generator) for info in self.inputs]
 
 
+class WrongNumberOfShapes(BadInput):
+    """There is not one shape for each of the `inputs` inputs of a model."""
+
+    def __init__(self, name: str, inputs: int, shapes: int) -> None:
+        noun = "input" if inputs == 1 else "inputs"
+        super().__init__(
+            f"{name} has {inputs} {noun} but {shapes} shapes were given; "
+            "give --input-shape once per input, or once more per input for each further set"
+        )
+        self.inputs = inputs
+
+
 def _random(info: InputInfo, generator: np.random.Generator) -> np.ndarray:
     dtype = numpy_dtype(info.dtype)
     if info.dtype == "bool":

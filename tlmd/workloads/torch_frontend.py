@@ -16,6 +16,7 @@ from tlmd.workloads.archives import load_exported_program
 from tlmd.workloads.sources import (
     ReferenceFunction,
     SourceModel,
+    WrongNumberOfShapes,
     first_line,
     input_infos,
     numpy_dtype,
@@ -93,10 +94,7 @@ def _reshaped(name: str, example: list[Any], shapes: Shapes | None) -> list[Any]
     if shapes is None:
         return example
     if len(shapes) != len(example):
-        raise BadInput(
-            f"{name} has {len(example)} inputs but {len(shapes)} shapes were given; "
-            "give --input-shape once per input"
-        )
+        raise WrongNumberOfShapes(name, len(example), len(shapes))
     return [
         value if tuple(value.shape) == tuple(shape) else _filled(value, shape)
         for value, shape in zip(example, shapes, strict=True)

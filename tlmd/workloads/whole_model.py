@@ -13,7 +13,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -87,26 +87,34 @@ class WholeModelTimes:
     model, if the original cannot be run)."""
 
 
-def export(executable: Any, directory: Path, source: SourceModel, threads: int) -> Path:
-    """Write ``model.so``, ``model.json`` and ``run.py``; the path of the library.
-
-    `threads` is how many threads the model was tuned for. Raises `Failed` if linking or writing
-    fails.
-    """
-    library = directory / "model.so"
+def link(executable: Any, library: Path) -> Path:
+    """Write a compiled model as a shared library; its path. Raises `Failed`."""
     try:
         executable.export_library(str(library))
-        listing = [(i.name, i.shape, i.dtype) for i in source.inputs]
-        (directory / "run.py").write_text(RUN_PY.format(inputs=listing, threads=threads))
-        compiled_model.write(directory, source, [(library.name, source.inputs)], threads)
     except OSError as error:
         raise Failed(f"cannot write {library}: {error.strerror or error}") from error
     except RuntimeError as error:
-        if "No space left" in str(error) or shutil.disk_usage(directory).free < _FULL_BYTES:
+        if "No space left" in str(error) or shutil.disk_usage(library.parent).free < _FULL_BYTES:
             raise Failed(f"no space left to write {library}; free some disk") from error
         reason = str(error).strip().splitlines()[-1][:200]
         raise Failed(f"linking {library} failed: {reason}; is gcc installed?") from error
     return library
+
+
+def write_runners(
+    directory: Path, sources: Sequence[SourceModel], libraries: Sequence[Path], threads: int
+) -> None:
+    """Write ``run.py``, which runs the first library, and ``model.json`` for `tlmd.load`.
+
+    `threads` is how many threads the model was tuned for. Raises `Failed` if writing fails.
+    """
+    listing = [(i.name, i.shape, i.dtype) for i in sources[0].inputs]
+    named = [(path.name, source.inputs) for path, source in zip(libraries, sources, strict=True)]
+    try:
+        (directory / "run.py").write_text(RUN_PY.format(inputs=listing, threads=threads))
+        compiled_model.write(directory, sources[0], named, threads)
+    except OSError as error:
+        raise Failed(f"cannot write to {directory}: {error.strerror or error}") from error
 
 
 def measure(
