@@ -195,3 +195,29 @@ def test_a_comparison_that_is_lost_with_its_slot_does_not_keep_a_job_from_ending
     pool.kill_at(70.0, "measurer-0")
     run.until_idle()
     assert job.state is JobState.DONE
+
+
+def test_a_job_says_what_its_newest_quarter_gained() -> None:
+    run = Run(options(batch=4, per_task=2, chunk=2))
+    job = run.add(TuningJob("j", trials=16))
+    assert job.progress(0.0).recent_gain is None
+    run.until_idle()
+    gain = job.progress(0.0).recent_gain
+    assert gain is not None
+    earlier = now = 0.0
+    for one in job.tasks:
+        batches = one.best_after_batch
+        before = batches[-1 - max(1, len(batches) // 4)]
+        earlier += job.weight(one) * before
+        now += job.weight(one) * min(one.best_seconds, before)
+    assert gain == pytest.approx(1 - now / earlier) and 0 <= gain < 1
+
+
+def test_past_the_time_budget_a_job_waits_for_what_is_in_flight() -> None:
+    run = Run(options(batch=32, per_task=8, chunk=2))
+    job = run.add(TuningJob("j", trials=400, budget_s=0.5))
+    while not job.state.is_finished:
+        run.pipeline.step(1.0)
+    count = len(run.measured())
+    run.until_idle()
+    assert job.past_deadline and 0 < len(run.measured()) == count < 400

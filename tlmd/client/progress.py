@@ -11,6 +11,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 WIDE = 100  # columns that the full table needs
 STOPPED = "tlmd: stopped; everything measured is kept, the same command continues"
 _PLAIN_EVERY_S = 30.0
+_WORTH = 0.02  # a gain of the newest quarter for which more trials are worth their time
 
 
 class LiveLine:
@@ -34,8 +35,8 @@ class LiveLine:
         """Show `text` as the current stage of the job."""
         self._bar.update(self._task, description=text, detail="", total=None)
 
-    def plan(self, text: str) -> None:
-        """Print what the job will do."""
+    def tell(self, text: str) -> None:
+        """Print a line that stays: what the job will do, or what it found."""
         self._bar.console.print(f"tlmd: {text}", highlight=False, soft_wrap=True)
 
     def stopping(self) -> None:
@@ -74,6 +75,14 @@ def _bar(console: Console) -> Progress:
     )
 
 
+def outlook(recent_gain: float) -> str:
+    """Whether more trials would make the model faster, judged by the newest quarter of them."""
+    text = f"the candidates measured last made the model {recent_gain:.1%} faster"
+    if recent_gain < _WORTH:
+        return f"{text}; more trials would gain little"
+    return f"{text}; more trials (--effort thorough) would gain more"
+
+
 def detail_line(p: Any, finished: bool = False) -> str:
     """Format tasks done, candidates per second, best time and speed-up, and time left."""
     rate = p.measured_now / p.elapsed_s if p.elapsed_s > 0 else 0.0
@@ -85,4 +94,6 @@ def detail_line(p: Any, finished: bool = False) -> str:
         text += f", {rate:.1f}/s"
     if gain:
         text += f", {p.estimate_s * 1e3:.3g} ms ({gain:.1f}x)"
+    if not finished and p.recent_gain is not None:
+        text += f", last quarter {p.recent_gain:.1%} faster"
     return text if finished or not p.planned else f"{text}, {left:.0f} s left"

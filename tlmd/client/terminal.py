@@ -43,7 +43,7 @@ def tune(request: TuneRequest, config: Config, as_json: bool) -> int:
         with LiveLine(Console(file=stderr)) as live:
             from tlmd.client import tune as tuning
 
-            display = tuning.Display(live.stage, live.plan, live.progress, live.stopping)
+            display = tuning.Display(live.stage, live.tell, live.progress, live.stopping)
             try:
                 result = tuning.run(request, config, display)
             except Exception as error:

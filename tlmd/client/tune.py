@@ -22,6 +22,7 @@ from typing import Any
 from tlmd.client import lifecycle
 from tlmd.client.connection import Daemon, Job
 from tlmd.client.model_process import ModelProcess
+from tlmd.client.progress import outlook
 from tlmd.client.tune_request import TuneRequest
 from tlmd.client.tune_result import TuneResult, check_out
 from tlmd.config import SHIPPED, Config
@@ -43,8 +44,9 @@ class Display:
     stage: Callable[[str], None] = field(default=lambda text: None)
     """Called with the name of a stage when it begins."""
 
-    plan: Callable[[str], None] = field(default=lambda text: None)
-    """Called once with what the job will do and about how long it takes."""
+    tell: Callable[[str], None] = field(default=lambda text: None)
+    """Called with what the job will do and about how long it takes; in the end with whether more
+    trials would gain more."""
 
     progress: Callable[[Any], None] = field(default=lambda progress: None)
     """Called with a `pipeline.Progress`."""
@@ -78,7 +80,7 @@ def run(request: TuneRequest, config: Config, display: Display | None = None) ->
         private.launch()
         tasks = state_dir / "jobs" / f"{uuid.uuid4().hex[:12]}.tasks"
         found = model.accept(request.target, layout, running is not None, tasks, display.stage)
-        display.plan(_plan(found, config.tune.trials, request.time_budget))
+        display.tell(_plan(found, config.tune.trials, request.time_budget))
         display.stage("starting the daemon" if running is None else "submitting the job")
         daemon = running or private.daemon()
         job = _submit(request, config, daemon, tasks)
@@ -133,6 +135,9 @@ def _follow(job: Job, display: Display) -> bool:
         raise Failed(last["reason"])
     if last["state"] != "done":
         raise Failed("the daemon ended before the job; see its log; the same command continues")
+    recent_gain = (last.get("progress") or {}).get("recent_gain")
+    if recent_gain is not None:
+        display.tell(outlook(recent_gain))
     return False
 
 

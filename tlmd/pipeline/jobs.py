@@ -105,6 +105,15 @@ class TaskState:
         return min(self.best_seconds, default)
 
     @property
+    def earlier_best_seconds(self) -> float | None:
+        """The best time before the newest quarter of the task's batches; None: it is not known."""
+        batches = self.best_after_batch
+        if len(batches) < 2:
+            return None
+        before = batches[-1 - max(1, len(batches) // 4)]
+        return before if before < float("inf") else None
+
+    @property
     def claimed(self) -> int:
         """Trials that are done, pending or being written."""
         return self.trials + len(self.pending) + self.writing
@@ -149,6 +158,9 @@ class Progress:
     baseline_s: float
     """Weighted sum of the unscheduled programs' times."""
     elapsed_s: float
+    recent_gain: float | None = None
+    """By which share the newest quarter of the batches of each task lowered the weighted sum. None:
+    too few batches."""
 
 
 @dataclass
@@ -236,4 +248,11 @@ class TuningJob:
             sum(self.weight(t) * t.best_seconds for t in timed),
             sum(self.weight(t) * t.baseline.seconds for t in timed if t.baseline),
             (self.ended or now) - self.begun,
+            self._recent_gain(),
         )
+
+    def _recent_gain(self) -> float | None:
+        known = [(t, t.earlier_best_seconds) for t in self.tasks if t.best is not None]
+        pairs = [(self.weight(t), s, min(t.best_seconds, s)) for t, s in known if s is not None]
+        earlier = sum(weight * before for weight, before, _ in pairs)
+        return 1 - sum(weight * now for weight, _, now in pairs) / earlier if earlier else None
