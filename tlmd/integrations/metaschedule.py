@@ -20,6 +20,7 @@ from tvm.s_tir import meta_schedule as ms
 from tlmd.config import SHIPPED, GenerateConfig
 from tlmd.generate.generator import Generator
 from tlmd.model import checkpoint as checkpoints
+from tlmd.model.threads import one_thread
 from tlmd.space import target as targets
 from tlmd.space.cache import SpaceCache
 from tlmd.types import Candidate, Outcome, Proposal, Record, Status, Task
@@ -87,9 +88,10 @@ class TLMSearchStrategy(ms.search_strategy.PySearchStrategy):  # type: ignore[mi
         """The next batch; None when all trials are done or the design space is exhausted."""
         if self._task is None or self._left <= 0:
             return None
-        self._proposals, refused = self._generator.write(
-            self._task, min(self._batch, self._left), self._records, self._refused
-        )
+        with one_thread():
+            self._proposals, refused = self._generator.write(
+                self._task, min(self._batch, self._left), self._records, self._refused
+            )
         self._refused += [(r.candidate.id, r.module_hash) for r in refused]
         if not self._proposals:
             return None

@@ -12,6 +12,7 @@ from tvm import relax
 from tvm.s_tir import meta_schedule as ms
 
 from tlmd.errors import TlmdError
+from tlmd.model.threads import one_thread
 from tlmd.records import metaschedule
 from tlmd.records.store import RecordStore
 from tlmd.space import target as targets
@@ -88,6 +89,7 @@ class ProgramSource:
                 from tlmd.model import checkpoint
 
                 self._generator = Generator(checkpoint.load())
-            proposals, _ = self._generator.write(task, 1, [])
+            with one_thread():
+                proposals, _ = self._generator.write(task, 1, [])
             self._guesses[task.id] = proposals[0].trace if proposals else ""
         return self._guesses[task.id]
