@@ -34,6 +34,8 @@ def main() -> int:
 
 
 def _measure_models(options: Any) -> report.Row:
+    from tlmd.measure.cores import plan_cores
+
     machine = report.machine()
     rows = [_model_row(model, options) for model in options.models]
     ratios = [r["pytorch_ms"] / r["tuned_ms"] for r in rows if r["pytorch_ms"]]
@@ -42,6 +44,7 @@ def _measure_models(options: Any) -> report.Row:
         "meaning": "PyTorch eager's time over the tuned model's, geometric mean",
         "machine": machine,
         "trials": options.trials,
+        "run_cores": len(plan_cores().run),
         "models": rows,
     }
 
@@ -96,7 +99,9 @@ def _draw_bars(document: report.Row, path: Path) -> None:
     axes.set_yticks(range(len(rows)), [r["model"] for r in reversed(rows)])
     axes.set_xscale("log")
     axes.set_xlim(right=max(r["untuned_ms"] for r in rows) * 4)
-    axes.set_xlabel("milliseconds per run, one core, logarithmic (shorter is better)")
+    cores = document["run_cores"]
+    on = "one core" if cores == 1 else f"{cores} cores"
+    axes.set_xlabel(f"milliseconds per run, {on}, logarithmic (shorter is better)")
     axes.spines[["top", "right"]].set_visible(False)
     handles, labels = axes.get_legend_handles_labels()
     axes.legend(handles[::-1], labels[::-1], frameon=False, fontsize=8, loc="lower right")

@@ -100,7 +100,7 @@ def _measure_learning(options: Any) -> report.Row:
     from tlmd.measure.measurer import Measurer
     from tlmd.space.target import resolve
 
-    cores, layout = tuple(sorted(os.sched_getaffinity(0))), plan_cores()
+    cores, layout = tuple(sorted(os.sched_getaffinity(0))), plan_cores(run=1)
     pin(layout.build)
     tasks = held_out_tasks(resolve("native", len(layout.run)))
     policies = _policies(options)

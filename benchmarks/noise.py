@@ -71,7 +71,7 @@ def main() -> int:
     from tlmd.measure.cores import plan_cores
     from tlmd.space.target import resolve
 
-    layout = plan_cores()
+    layout = plan_cores(run=1)
     cores = tuple(sorted(os.sched_getaffinity(0)))
     checkpoint = setting.load(options.checkpoint, options.untrained)
     count = options.candidates

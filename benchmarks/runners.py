@@ -94,7 +94,7 @@ def _tlmd(batches: Sequence[CandidateBatch], scratch: Path) -> list[Any]:
     from tlmd.measure.cores import plan_cores
 
     results = []
-    with Measurer(plan_cores(), scratch) as measurer:
+    with Measurer(plan_cores(run=1), scratch) as measurer:
         measurer.start(batches[0].task.target)
         for batch in batches:
             begin = time.perf_counter()

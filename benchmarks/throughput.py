@@ -30,7 +30,7 @@ def main() -> int:
     cores = tuple(sorted(os.sched_getaffinity(0)))
     checkpoint = setting.load(options.checkpoint, options.untrained)
     rows = []
-    for task in setting.tasks(resolve("native", len(plan_cores().run))):
+    for task in setting.tasks(resolve("native", len(plan_cores(run=1).run))):
         count = options.trials
         batch = mixed_candidates(task, count, count // 2, checkpoint, options.seed)
         timed = {runner: run_runner(runner, [batch], cores)[0] for runner in RUNNERS}
