@@ -99,7 +99,7 @@ def _draw_bars(document: report.Row, path: Path) -> None:
     axes.set_yticks(range(len(rows)), [r["model"] for r in reversed(rows)])
     axes.set_xscale("log")
     axes.set_xlim(right=max(r["untuned_ms"] for r in rows) * 4)
-    cores = document["run_cores"]
+    cores = document.get("run_cores", 1)
     on = "one core" if cores == 1 else f"{cores} cores"
     axes.set_xlabel(f"milliseconds per run, {on}, logarithmic (shorter is better)")
     axes.spines[["top", "right"]].set_visible(False)

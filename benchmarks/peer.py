@@ -18,15 +18,22 @@ from benchmarks import pinned
 from tlmd import wire
 from tlmd.types import Candidate, Task
 
+STOCK, TLM = "stock", "tlm"
 
-def tune(task: Task, trials: int, seed: int, cores: tuple[int, ...]) -> Candidate | None:
-    """The fastest of `trials` candidates of MetaSchedule's search; None where none of them ran."""
+
+def tune(
+    task: Task, trials: int, seed: int, cores: tuple[int, ...], strategy: str = STOCK
+) -> Candidate | None:
+    """The fastest of `trials` candidates of MetaSchedule's search; None where none of them ran.
+
+    `strategy` is MetaSchedule's own, or the TLM inside MetaSchedule.
+    """
     from tlmd.client.interchange import import_database
 
     with tempfile.TemporaryDirectory(prefix="tlmd-bench-") as scratch:
         directory = Path(scratch)
         (directory / "task").write_bytes(wire.pack(task))
-        pinned.run("peer", directory, str(trials), str(seed), cores=cores)
+        pinned.run("peer", directory, str(trials), str(seed), strategy, cores=cores)
         _, records, _ = import_database(directory / "database", task.target)
     if not records:
         return None
@@ -58,8 +65,10 @@ def register_intrinsics() -> None:
     intrinsics.register(platform.machine())
 
 
-def _tune_here(directory: Path, trials: int, seed: int) -> None:
+def _tune_here(directory: Path, trials: int, seed: int, strategy: str) -> None:
     from tvm.s_tir import meta_schedule as ms
+
+    from tlmd.integrations import TLMSearchStrategy
 
     register_intrinsics()
     module, target = program(wire.unpack(Task, (directory / "task").read_bytes()))
@@ -71,8 +80,9 @@ def _tune_here(directory: Path, trials: int, seed: int) -> None:
         builder=stock_builder(),
         num_tuning_cores=len(os.sched_getaffinity(0)),
         seed=seed,
+        strategy="evolutionary" if strategy == STOCK else TLMSearchStrategy(),
     )
 
 
 if __name__ == "__main__":
-    _tune_here(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))
+    _tune_here(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4])
