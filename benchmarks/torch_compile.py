@@ -1,6 +1,6 @@
 """`torch.compile(backend="tlmd")` beside eager PyTorch and torch.compile's default, on all cores.
 
-`python -m benchmarks.torch_compile [--trials 16] [--json FILE]`: BERT-tiny of transformers and
+`python -m benchmarks.torch_compile [--json FILE]`: BERT-tiny of transformers and
 ResNet-18 of torchvision, with random weights. The daemon tunes them in the background; the model
 swaps in what it finds. The headline `ratio` is torch.compile's default time over tlmd's, geometric
 mean.
@@ -22,7 +22,6 @@ _POLL_S, _SWAP_S = 1.0, 30.0
 def main() -> int:
     """Measure, print, write."""
     parser = report.parser(__doc__)
-    parser.add_argument("--trials", type=int, default=16)
     options = parser.parse_args()
     machine = report.machine()
     rows = [_row(name, make, options) for name, make in _MODELS.items()]
@@ -30,7 +29,6 @@ def main() -> int:
         "ratio": report.geometric_mean(r["inductor_ms"] / r["tlmd_ms"] for r in rows),
         "meaning": "torch.compile's default time over tlmd's after the swaps, geometric mean",
         "machine": machine,
-        "trials": options.trials,
         "rows": rows,
     }
     report.show("milliseconds per call, seconds of the first call", rows)
@@ -67,7 +65,7 @@ def _row(name: str, make: Callable[[], tuple[Any, tuple[Any, ...]]], options: An
 
     import tlmd
 
-    settings: dict[str, Any] = {"tune.trials": options.trials}
+    settings: dict[str, Any] = {}
     if options.checkpoint:
         settings["generate.checkpoint"] = str(options.checkpoint)
     module, example = make()
