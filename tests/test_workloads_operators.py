@@ -201,6 +201,37 @@ def test_lowered_operators_give_the_outputs_of_pytorch() -> None:
         np.testing.assert_allclose(value, right.numpy(), 1e-3, 1e-4, err_msg=str(number))
 
 
+class WithEmpty(nn.Module):
+    """Empty tensors that disappear again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tokens = nn.Parameter(torch.zeros(1, 0, 4))
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        tokens = self.tokens.expand(x.shape[0], -1, -1)
+        none = x[:, 3:] * 2
+        joined = torch.cat([torch.cat([x[:, :0], none], 1), x, tokens], 1)
+        flat = torch.cat([torch.tensor([]), x.reshape(-1)])
+        product = none.transpose(1, 2) @ none + x[:, :1]
+        return joined, flat, none.sum(1) + 1, product, none.prod(1)
+
+
+def test_empty_tensors_that_disappear_are_removed() -> None:
+    module, x = WithEmpty(), torch.randn(2, 3, 4)
+    for value, right in zip(lowered_outputs(module, x), module(x), strict=True):
+        assert value.dtype == right.detach().numpy().dtype
+        np.testing.assert_allclose(value, right.detach().numpy(), 1e-5)
+
+
+@pytest.mark.parametrize(
+    "function", [lambda x: x[:, :0], lambda x: torch.cat([x[:0], x[:0]], 1), lambda x: x[:0].exp()]
+)
+def test_an_empty_output_is_refused(function: Any) -> None:
+    with pytest.raises(BadInput, match="the model has an empty tensor, from aten"):
+        from_module("the model", Layer(function), (torch.randn(2, 3),))
+
+
 class Squeezed(nn.Module):
     """Dimensions of extent 1 come and go after a convolution."""
 

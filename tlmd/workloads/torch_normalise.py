@@ -165,6 +165,11 @@ class _Folding:
                 self._constant.add(node)
             elif self._foldable(node):
                 self._constant.add(node)
+            elif is_empty(node.meta.get("val")):
+                # It holds no data, so what is computed from it alone is a constant.
+                value = node.meta["val"]
+                self._values[node] = torch.zeros(value.shape, dtype=value.dtype)
+                self._constant.add(node)
 
     def _foldable(self, node: Any) -> bool:
         is_operator = isinstance(node.target, torch._ops.OpOverload)
@@ -180,7 +185,8 @@ class _Folding:
         """Whether what is not constant, or is kept, uses this computed constant."""
         if node not in self._constant or node.op == "placeholder":
             return False
-        if not isinstance(node.meta.get("val"), torch.Tensor):
+        value = node.meta.get("val")
+        if not isinstance(value, torch.Tensor) or is_empty(value):
             return False
         return any(user not in self._constant or user in self._kept for user in node.users)
 
@@ -220,6 +226,15 @@ class _Folding:
         if key is not None:
             self._shared[key] = placeholder
         return placeholder
+
+
+def is_empty(value: Any) -> bool:
+    """Whether a node's value is a tensor without elements."""
+    return (
+        isinstance(value, torch.Tensor)
+        and all(isinstance(extent, int) for extent in value.shape)
+        and 0 in value.shape
+    )
 
 
 def _is_random(op: Any) -> bool:
