@@ -9,50 +9,16 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-import tvm
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
-from tvm import relax
 
+from tests.operators import Calls, lowered_outputs, normalised
 from tlmd.errors import BadInput
-from tlmd.space.target import resolve, tvm_target
-from tlmd.workloads import lowering
 from tlmd.workloads.torch_frontend import from_module
-from tlmd.workloads.torch_normalise import normalise
-from tlmd.workloads.torch_operators import converters
 
-TARGET = tvm_target(resolve("native"))
-KNOWN = converters()
 SOME = settings(max_examples=10, deadline=None, derandomize=True)
 aten = torch.ops.aten
-
-
-class Calls(nn.Module):
-    """The outputs of several functions of the same inputs, as one tuple."""
-
-    def __init__(self, *functions: Callable[..., Any]) -> None:
-        super().__init__()
-        self.functions = functions
-
-    def forward(self, *inputs: Any) -> tuple[Any, ...]:
-        outputs: list[Any] = []
-        for function in self.functions:
-            output = function(*inputs)
-            outputs += output if isinstance(output, (tuple, list)) else [output]
-        return tuple(outputs)
-
-
-def normalised(module: nn.Module, *inputs: Any) -> Any:
-    """The normalised program, after a check that it gives the same outputs in PyTorch."""
-    program = torch.export.export(module.eval(), inputs, strict=False)
-    program = normalise(program, KNOWN)
-    with torch.no_grad():
-        got, wanted = program.module()(*inputs), module(*inputs)
-    for value, right in zip(got, wanted, strict=True):
-        assert value.dtype == right.dtype
-        torch.testing.assert_close(value, right, equal_nan=True)
-    return program
 
 
 def calls(program: Any) -> list[Any]:
@@ -182,14 +148,6 @@ class Everything(nn.Module):
         )
 
 
-def lowered_outputs(module: nn.Module, *inputs: Any) -> list[np.ndarray]:
-    source = from_module("operators", module.eval(), inputs)
-    compiled = lowering.compile_model(lowering.lower(source.module, TARGET), TARGET)
-    machine = relax.VirtualMachine(compiled.executable, tvm.cpu())
-    outputs = machine["main"](*(tvm.runtime.tensor(value.numpy()) for value in inputs))
-    return [output.numpy() for output in outputs]
-
-
 def test_lowered_operators_give_the_outputs_of_pytorch() -> None:
     torch.manual_seed(0)
     x, image = torch.randn(3, 5, 4), torch.randn(2, 3, 8, 9)
@@ -199,37 +157,6 @@ def test_lowered_operators_give_the_outputs_of_pytorch() -> None:
     for number, (value, right) in enumerate(zip(got, module(*inputs), strict=True)):
         assert value.dtype == right.numpy().dtype, number
         np.testing.assert_allclose(value, right.numpy(), 1e-3, 1e-4, err_msg=str(number))
-
-
-class WithEmpty(nn.Module):
-    """Empty tensors that disappear again."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.tokens = nn.Parameter(torch.zeros(1, 0, 4))
-
-    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        tokens = self.tokens.expand(x.shape[0], -1, -1)
-        none = x[:, 3:] * 2
-        joined = torch.cat([torch.cat([x[:, :0], none], 1), x, tokens], 1)
-        flat = torch.cat([torch.tensor([]), x.reshape(-1)])
-        product = none.transpose(1, 2) @ none + x[:, :1]
-        return joined, flat, none.sum(1) + 1, product, none.prod(1)
-
-
-def test_empty_tensors_that_disappear_are_removed() -> None:
-    module, x = WithEmpty(), torch.randn(2, 3, 4)
-    for value, right in zip(lowered_outputs(module, x), module(x), strict=True):
-        assert value.dtype == right.detach().numpy().dtype
-        np.testing.assert_allclose(value, right.detach().numpy(), 1e-5)
-
-
-@pytest.mark.parametrize(
-    "function", [lambda x: x[:, :0], lambda x: torch.cat([x[:0], x[:0]], 1), lambda x: x[:0].exp()]
-)
-def test_an_empty_output_is_refused(function: Any) -> None:
-    with pytest.raises(BadInput, match="the model has an empty tensor, from aten"):
-        from_module("the model", Layer(function), (torch.randn(2, 3),))
 
 
 class Squeezed(nn.Module):

@@ -45,6 +45,11 @@ _KEPT = {
     *("full.default", "zeros.default", "ones.default", "scalar_tensor.default"),
     *("expand.default", "repeat.default"),
 }
+_CHECKS = (
+    *(torch.ops.aten._assert_scalar, torch.ops.aten._assert_async),
+    *(torch.ops.aten._assert_tensor_metadata, torch.ops.aten.sym_constrain_range),
+    torch.ops.aten.sym_constrain_range_for_size,
+)
 _FIRST_OUTPUT_ONLY = (
     *("native_layer_norm.default", "native_group_norm.default"),
     *("_native_batch_norm_legit.no_stats", "_native_batch_norm_legit_no_training.default"),
@@ -61,6 +66,7 @@ def normalise(program: Any, known: Iterable[str]) -> Any:
     further = _indexed_pools(program) | _statistics(program)
     if further:
         program = program.run_decompositions({**table, **further})
+    _drop_checks(program)
     fold_constants(program)
     return program
 
@@ -136,6 +142,15 @@ def _statistics(program: Any) -> Table:
         for node in program.graph.nodes
         if getattr(node.target, "__name__", "") in _FIRST_OUTPUT_ONLY and _used_outputs(node) - {0}
     }
+
+
+def _drop_checks(program: Any) -> None:
+    """Remove checks of data. They have no result, and their operands may have no other use."""
+    for node in list(program.graph.nodes):
+        packet = getattr(node.target, "overloadpacket", None)
+        if packet in _CHECKS and not node.users:
+            program.graph.erase_node(node)
+    program.graph.eliminate_dead_code()
 
 
 def fold_constants(program: Any) -> None:
