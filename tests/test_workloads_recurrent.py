@@ -107,6 +107,24 @@ def test_unrolled_nodes_give_the_outputs_of_onnx_runtime(
         np.testing.assert_allclose(value, right, 1e-4, 1e-5)
 
 
+@pytest.mark.parametrize("kind", list(GATES))
+def test_the_batch_may_be_first(kind: str) -> None:
+    model = network(kind, "bidirectional")
+    other = copy.deepcopy(model)
+    other.graph.node[0].attribute.append(helper.make_attribute("layout", 1))
+    shapes = [[BATCH, STEPS, FEATURES], [BATCH, STEPS, 2, WIDTH], *[[BATCH, 2, WIDTH]] * 2]
+    for value, shape in zip([*other.graph.input, *other.graph.output], shapes, strict=False):
+        for dim, extent in zip(value.type.tensor_type.shape.dim, shape, strict=True):
+            dim.dim_value = extent
+    assert onnx_recurrent.unroll(other)
+    x = np.random.default_rng(1).standard_normal((STEPS, BATCH, FEATURES), np.float32)
+    session = onnxruntime.InferenceSession(other.SerializeToString())
+    found = session.run(None, {"X": x.transpose(1, 0, 2)})
+    orders = [(2, 0, 1, 3), (1, 0, 2), (1, 0, 2)]
+    for value, right, order in zip(found, outputs_of(model), orders, strict=False):
+        np.testing.assert_allclose(np.asarray(value), right.transpose(order), 1e-4, 1e-5)
+
+
 @pytest.mark.parametrize(
     "change",
     [

@@ -37,12 +37,13 @@ def unroll(model: Any) -> bool:
         return False
     types, constants = _types(model), _constants(model)
     nodes, changed = [], False
-    for index, node in enumerate(model.graph.node):
+    for node in model.graph.node:
         recurrence = _recurrence(node, types, constants)
         if recurrence is None:
             nodes.append(node)
             continue
-        writer = NodeWriter(f"{node.name or node.op_type}_{index}_unrolled_", opset, constants)
+        name = next(name for name in node.output if name)
+        writer = NodeWriter(f"{name}_unrolled_", opset, constants)
         recurrence.write(writer)
         nodes += writer.nodes
         model.graph.initializer.extend(writer.constants)
@@ -81,7 +82,7 @@ def _recurrence(node: Any, types: Mapping[str, Any], constants: Mapping[str, Any
     """What a node computes; None if it is to stay as it is."""
     from onnx import helper, numpy_helper
 
-    if node.op_type not in _GATES or node.domain not in ("", "ai.onnx"):
+    if node.op_type not in _GATES or node.domain not in ("", "ai.onnx") or not any(node.output):
         return None
     attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
     inputs = [*node.input, *[""] * (8 - len(node.input))]

@@ -26,6 +26,8 @@ def simplify(model: Any, shapes: Mapping[str, list[int]]) -> Any:
     try:
         found = _with_shapes(model, shapes)
         found = _spelled_out(found)
+        # Before, because ONNX Runtime refuses some; after, because it finds more shapes.
+        onnx_recurrent.unroll(found)
         found = _folded(found)
         onnx_recurrent.unroll(found)
         return _with_full_expands(found)
