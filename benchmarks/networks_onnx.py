@@ -124,6 +124,8 @@ def write_export(name: str, folder: Path) -> None:
     group, network, opset = EXPORTED[name]
     module, example = networks.factory(networks.networks(group), network)()
     arguments, keywords = ((), example) if isinstance(example, dict) else (example, {})
+    # The exporter lacks the operators of the fast path.
+    torch.backends.mha.set_fastpath_enabled(False)
     with torch.no_grad():
         outputs = module(*arguments, **keywords)
         torch.onnx.export(

@@ -89,6 +89,25 @@ def test_types_of_models(monkeypatch: pytest.MonkeyPatch) -> None:
         huggingface.random_model("bert")
 
 
+class OtherInAnExport(torch.nn.Module):
+    """It fails when it is exported, as some models of transformers do."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        mask = None if torch.compiler.is_compiling() else torch.ones(8)
+        return x * mask  # type: ignore[operator]
+
+
+def other_in_an_export() -> tuple[torch.nn.Module, tuple[torch.Tensor]]:
+    return OtherInAnExport(), (torch.randn(2, 8),)
+
+
+def test_a_model_that_fails_in_an_export_is_exported_as_it_runs() -> None:
+    model = frontends.load(ModelSpec(f"{__name__}:other_in_an_export"))
+    x = torch.ones(2, 8).numpy()
+    assert model.reference is not None and (model.reference(x)[0] == x).all()
+    assert not torch.compiler.is_compiling() and not torch.compiler.is_exporting()
+
+
 def small() -> tuple[torch.nn.Module, tuple[torch.Tensor]]:
     return torch.nn.Linear(4, 2), (torch.randn(1, 4),)
 

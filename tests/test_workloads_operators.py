@@ -9,50 +9,16 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-import tvm
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
-from tvm import relax
 
+from tests.operators import Calls, lowered_outputs, normalised
 from tlmd.errors import BadInput
-from tlmd.space.target import resolve, tvm_target
-from tlmd.workloads import lowering
 from tlmd.workloads.torch_frontend import from_module
-from tlmd.workloads.torch_normalise import normalise
-from tlmd.workloads.torch_operators import converters
 
-TARGET = tvm_target(resolve("native"))
-KNOWN = converters()
 SOME = settings(max_examples=10, deadline=None, derandomize=True)
 aten = torch.ops.aten
-
-
-class Calls(nn.Module):
-    """The outputs of several functions of the same inputs, as one tuple."""
-
-    def __init__(self, *functions: Callable[..., Any]) -> None:
-        super().__init__()
-        self.functions = functions
-
-    def forward(self, *inputs: Any) -> tuple[Any, ...]:
-        outputs: list[Any] = []
-        for function in self.functions:
-            output = function(*inputs)
-            outputs += output if isinstance(output, (tuple, list)) else [output]
-        return tuple(outputs)
-
-
-def normalised(module: nn.Module, *inputs: Any) -> Any:
-    """The normalised program, after a check that it gives the same outputs in PyTorch."""
-    program = torch.export.export(module.eval(), inputs, strict=False)
-    program = normalise(program, KNOWN)
-    with torch.no_grad():
-        got, wanted = program.module()(*inputs), module(*inputs)
-    for value, right in zip(got, wanted, strict=True):
-        assert value.dtype == right.dtype
-        torch.testing.assert_close(value, right, equal_nan=True)
-    return program
 
 
 def calls(program: Any) -> list[Any]:
@@ -180,14 +146,6 @@ class Everything(nn.Module):
                 F.group_norm(image, 3),
             ),
         )
-
-
-def lowered_outputs(module: nn.Module, *inputs: Any) -> list[np.ndarray]:
-    source = from_module("operators", module.eval(), inputs)
-    compiled = lowering.compile_model(lowering.lower(source.module, TARGET), TARGET)
-    machine = relax.VirtualMachine(compiled.executable, tvm.cpu())
-    outputs = machine["main"](*(tvm.runtime.tensor(value.numpy()) for value in inputs))
-    return [output.numpy() for output in outputs]
 
 
 def test_lowered_operators_give_the_outputs_of_pytorch() -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -118,11 +119,14 @@ def flat_module(module: Any, call: CallStructure) -> Any:
         def __init__(self) -> None:
             super().__init__()
             self.model = module
+            self.as_run = False
 
         def forward(self, *tensors: Any) -> tuple[Any, ...]:
             args, kwargs = call.arguments_of(tensors)
             found: list[Any] = []
-            structure.describe(self.model(*args, **kwargs), torch.is_tensor, found)
+            with _as_run(self.as_run):
+                outputs = self.model(*args, **kwargs)
+            structure.describe(outputs, torch.is_tensor, found)
             return tuple(found)
 
     flat = FlatModule()
@@ -131,14 +135,41 @@ def flat_module(module: Any, call: CallStructure) -> Any:
 
 
 def _exported(name: str, module: Any, example: list[Any]) -> Any:
+    """The exported program of a module of `flat_module`. Raises `BadInput`."""
     import torch
 
+    first: Exception | None = None
+    for as_run in (False, True):
+        module.as_run = as_run
+        try:
+            with torch.no_grad():
+                return torch.export.export(module, tuple(example), strict=False)
+        except Exception as error:
+            first = first or error
+        finally:
+            module.as_run = False
+    assert first is not None
+    reason = first_line(first)
+    raise BadInput(f"torch.export cannot export {name} ({reason}); change the model") from first
+
+
+@contextmanager
+def _as_run(wanted: bool) -> Iterator[None]:
+    """If wanted: tell the code in this context that nobody exports it.
+
+    Some models of transformers take other paths in an export, and fail there.
+    """
+    import torch
+
+    flags = ("_is_compiling_flag", "_is_exporting_flag") if wanted else ()
+    before = {flag: getattr(torch.compiler, flag) for flag in flags}
     try:
-        with torch.no_grad():
-            return torch.export.export(module, tuple(example), strict=False)
-    except Exception as error:
-        reason = first_line(error)
-        raise BadInput(f"torch.export cannot export {name} ({reason}); change the model") from error
+        for flag in flags:
+            setattr(torch.compiler, flag, False)
+        yield
+    finally:
+        for flag, value in before.items():
+            setattr(torch.compiler, flag, value)
 
 
 def _torch_reference(module: Any) -> ReferenceFunction:

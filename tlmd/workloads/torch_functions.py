@@ -45,6 +45,7 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
         aten.erfc.default: lambda x: 1 - torch.erf(x),
         aten.addmv.default: _addmv,
         aten.addbmm.default: _addbmm,
+        aten.masked_scatter.default: _masked_scatter,
     }
 
 
@@ -189,3 +190,14 @@ def _addmv(x: Any, matrix: Any, vector: Any, *, beta: Any = 1, alpha: Any = 1) -
 def _addbmm(x: Any, left: Any, right: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
     product = torch.bmm(left, right).sum(0) * alpha
     return product if beta == 0 else product + x * beta
+
+
+def _masked_scatter(x: Any, mask: Any, source: Any) -> Any:
+    """Where the mask is true, the elements of `source` in their order. It has enough of them."""
+    x, mask = torch.broadcast_tensors(x, mask)  # type: ignore[no-untyped-call]
+    if not source.numel():
+        return x.clone()
+    order = torch.cumsum(mask.reshape(-1).to(torch.int64), 0) - 1
+    places = torch.clamp(order, 0, source.numel() - 1)
+    taken = aten.index_select.default(source.reshape(-1), 0, places).reshape(x.shape)
+    return torch.where(mask, taken, x)

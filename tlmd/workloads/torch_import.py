@@ -10,7 +10,7 @@ import torch
 
 from tlmd.errors import BadInput
 from tlmd.workloads.sources import first_line, import_failure
-from tlmd.workloads.torch_normalise import has_open_inputs, normalise
+from tlmd.workloads.torch_normalise import has_open_inputs, is_empty, normalise
 from tlmd.workloads.torch_operators import NotConvertible, converters
 
 
@@ -57,9 +57,11 @@ def _check(name: str, program: Any, known: Iterable[str]) -> None:
         uses = unsupported(program, missing)
         raise BadInput(f"{name} uses {uses}, which TVM lacks; rewrite the model without it")
     for node in program.graph.nodes:
-        if node.op in ("call_function", "placeholder") and _is_empty(node.meta.get("val")):
+        if node.op in ("call_function", "placeholder") and is_empty(node.meta.get("val")):
             if node.op == "placeholder" and node.name in program.graph_signature.user_inputs:
                 raise BadInput(f"{name} has an empty input, {node.name}; give it elements")
+            if node.op == "placeholder" and not node.users:
+                continue  # a weight that was only part of a larger tensor, for example
             origin = (
                 "" if node.op == "placeholder" else f", from {operator_name(node)}{where(node)}"
             )
@@ -70,12 +72,6 @@ def _check(name: str, program: Any, known: Iterable[str]) -> None:
             raise BadInput(
                 f"{name} has a shape that depends on data, {origin}; rewrite that part of it"
             )
-
-
-def _is_empty(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and any(
-        isinstance(extent, int) and extent == 0 for extent in value.shape
-    )
 
 
 def _depends_on_data(value: Any) -> bool:

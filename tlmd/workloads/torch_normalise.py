@@ -45,6 +45,11 @@ _KEPT = {
     *("full.default", "zeros.default", "ones.default", "scalar_tensor.default"),
     *("expand.default", "repeat.default"),
 }
+_CHECKS = (
+    *(torch.ops.aten._assert_scalar, torch.ops.aten._assert_async),
+    *(torch.ops.aten._assert_tensor_metadata, torch.ops.aten.sym_constrain_range),
+    torch.ops.aten.sym_constrain_range_for_size,
+)
 _FIRST_OUTPUT_ONLY = (
     *("native_layer_norm.default", "native_group_norm.default"),
     *("_native_batch_norm_legit.no_stats", "_native_batch_norm_legit_no_training.default"),
@@ -61,6 +66,7 @@ def normalise(program: Any, known: Iterable[str]) -> Any:
     further = _indexed_pools(program) | _statistics(program)
     if further:
         program = program.run_decompositions({**table, **further})
+    _drop_checks(program)
     fold_constants(program)
     return program
 
@@ -138,6 +144,15 @@ def _statistics(program: Any) -> Table:
     }
 
 
+def _drop_checks(program: Any) -> None:
+    """Remove checks of data. They have no result, and their operands may have no other use."""
+    for node in list(program.graph.nodes):
+        packet = getattr(node.target, "overloadpacket", None)
+        if packet in _CHECKS and not node.users:
+            program.graph.erase_node(node)
+    program.graph.eliminate_dead_code()
+
+
 def fold_constants(program: Any) -> None:
     """Compute what depends on weights and other constants only, and make constants of it."""
     folding = _Folding(program)
@@ -165,6 +180,11 @@ class _Folding:
                 self._constant.add(node)
             elif self._foldable(node):
                 self._constant.add(node)
+            elif is_empty(node.meta.get("val")):
+                # It holds no data, so what is computed from it alone is a constant.
+                value = node.meta["val"]
+                self._values[node] = torch.zeros(value.shape, dtype=value.dtype)
+                self._constant.add(node)
 
     def _foldable(self, node: Any) -> bool:
         is_operator = isinstance(node.target, torch._ops.OpOverload)
@@ -180,7 +200,8 @@ class _Folding:
         """Whether what is not constant, or is kept, uses this computed constant."""
         if node not in self._constant or node.op == "placeholder":
             return False
-        if not isinstance(node.meta.get("val"), torch.Tensor):
+        value = node.meta.get("val")
+        if not isinstance(value, torch.Tensor) or is_empty(value):
             return False
         return any(user not in self._constant or user in self._kept for user in node.users)
 
@@ -220,6 +241,15 @@ class _Folding:
         if key is not None:
             self._shared[key] = placeholder
         return placeholder
+
+
+def is_empty(value: Any) -> bool:
+    """Whether a node's value is a tensor without elements."""
+    return (
+        isinstance(value, torch.Tensor)
+        and all(isinstance(extent, int) for extent in value.shape)
+        and 0 in value.shape
+    )
 
 
 def _is_random(op: Any) -> bool:

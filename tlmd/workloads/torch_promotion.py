@@ -181,7 +181,7 @@ def _cat(tensors: Any, dim: int = 0) -> Any:
     from functools import reduce
 
     # Empty ones add nothing; PyTorch allows empty vectors whatever the rank of the others is.
-    kept = [x for x in tensors if x.numel()] or list(tensors)[:1]
+    kept = [x for x in tensors if x.numel()] or list(tensors)
     dtype = reduce(torch.promote_types, (x.dtype for x in tensors))
     if len(kept) == 1:
         return kept[0].to(dtype).clone()
