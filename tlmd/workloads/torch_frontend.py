@@ -51,7 +51,7 @@ def from_module(name: str, module: Any, example: Any, shapes: Shapes | None = No
     if not any(node.tensors()):
         raise BadInput(f"{name} returns no tensor; return what is to be computed")
     flat = flat_module(module, call)
-    program = _exported(name, flat, tensors)
+    program = exported(name, flat, tensors)
     relax = import_program(name, program)
     infos = input_infos(name, relax, tensors, call.input_names())
     example_arrays = tuple(_to_numpy(tensor) for tensor in tensors)
@@ -132,7 +132,8 @@ def flat_module(module: Any, call: CallStructure) -> Any:
     return flat
 
 
-def _exported(name: str, module: Any, example: list[Any]) -> Any:
+def exported(name: str, module: Any, example: Sequence[Any]) -> Any:
+    """The exported program of a module with flat inputs and outputs. Raises `BadInput`."""
     import torch
 
     try:

@@ -1,0 +1,278 @@
+"""Graphs that TVM cannot compile as a whole: it compiles parts. Graphs with symbolic sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import tlmd
+from tlmd.errors import BadInput
+from tlmd.integrations import hot_swap, partition, torch_backend
+from tlmd.integrations.hot_swap import HotSwapped
+from tlmd.integrations.partitioned import Partitioned, build
+
+pytestmark = pytest.mark.slow
+
+
+class Fourier(nn.Module):
+    """A block of FNet: TVM has no Fourier transform and no complex numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(16, 32)
+        self.second = nn.Linear(32, 16)
+        self.norm = nn.LayerNorm(16)
+        self.shared = nn.Linear(16, 16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.as_tensor(self.shared(self.second(torch.relu(self.first(x)))))
+        y: torch.Tensor = self.norm(torch.fft.fft2(x).real + x)
+        return torch.as_tensor(self.shared(torch.tanh(self.shared(y))) + x)
+
+
+class Solving(nn.Module):
+    """It inverts a matrix in the middle, and raises an error if there is no inverse."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(16, 16)
+        self.second = nn.Linear(16, 16)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        hidden: torch.Tensor = torch.relu(self.first(x))
+        square = hidden @ hidden.transpose(-1, -2)
+        inverse = torch.linalg.inv(square + torch.eye(8) * x[0, 0])
+        return torch.tanh(self.second(inverse @ torch.sigmoid(x))), square
+
+
+class Counting(nn.Module):
+    """It changes a buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(16, 16)
+        self.count: torch.Tensor
+        self.register_buffer("count", torch.zeros(16))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.count += 1.0
+        return torch.relu(self.linear(torch.fft.fft2(x).real)) + self.count
+
+
+class Reshaping(nn.Module):
+    """Its shapes depend on those of its input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 6)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = torch.relu(self.linear(x)).reshape(x.shape[0] * 2, -1)
+        return hidden / x.shape[0] + torch.arange(x.shape[0] * 2).unsqueeze(1)
+
+
+@pytest.fixture(autouse=True)
+def _prepare(small_tlm: Path) -> None:
+    """These tests use a small TLM."""
+    torch.manual_seed(0)
+    torch._dynamo.reset()
+
+
+@pytest.fixture
+def libraries_are_faster(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Libraries are put in use, however long they take."""
+
+    def times(runs: Sequence[Any], example: Sequence[Any]) -> list[float]:
+        for run in runs:
+            run(example)
+        return [2.0, 1.0]
+
+    monkeypatch.setattr(hot_swap, "shortest_times", times)
+
+
+def only(functions: Any) -> Any:
+    (function,) = functions.values()
+    return function
+
+
+def test_a_split_graph_computes_the_same_and_holds_its_weights() -> None:
+    model, x = Fourier().eval(), torch.randn(2, 8, 16)
+    graph = partition.split("fourier", Flat(model), [x])
+    names = partition.region_names(graph)
+    assert len(names) == 2
+    with torch.no_grad():
+        torch.testing.assert_close(graph.forward(x)[0], model(x))
+    inputs = partition.region_inputs(graph, [x])
+    assert list(inputs) == names and len(inputs[names[0]]) == 1
+    for name in names:
+        assert {"bias", "folded_0"} <= {t.rpartition(".")[2] for t in attributes(graph, name)}
+    assert "get_attr" not in {node.op for node in graph.graph.nodes}
+    outside = {str(node.target) for node in graph.graph.nodes if node.op == "call_function"}
+    assert "aten._fft_c2c.default" in outside and "aten.addmm.default" not in outside
+
+
+def attributes(graph: torch.fx.GraphModule, region: str) -> list[str]:
+    module = graph.get_submodule(region)
+    assert isinstance(module, torch.fx.GraphModule)
+    return [str(node.target) for node in module.graph.nodes if node.op == "get_attr"]
+
+
+class Flat(nn.Module):
+    """A model with a flat tuple of outputs."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+        self.training = False
+
+    def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        found = self.model(*tensors)
+        return found if isinstance(found, tuple) else (found,)
+
+
+@pytest.mark.parametrize(
+    ("model", "reason"),
+    [
+        (nn.Sequential(nn.Linear(16, 16), nn.ReLU()), "no operator to leave to PyTorch"),
+        (Counting(), "changes an input or a buffer"),
+    ],
+)
+def test_what_is_not_split(model: nn.Module, reason: str) -> None:
+    with pytest.raises(BadInput, match=reason):
+        partition.split("it", Flat(model), [torch.randn(8, 16)])
+
+
+def test_a_graph_with_little_for_tvm_is_not_split() -> None:
+    class Little(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.relu(torch.fft.fft2(x + 1.0).real) * 2.0
+
+    with pytest.raises(BadInput, match="worth a library"):
+        partition.split("it", Flat(Little()), [torch.randn(8, 16)])
+
+
+@pytest.mark.usefixtures("libraries_are_faster")
+def test_optimize_compiles_parts(tmp_path: Path) -> None:
+    model, x = Fourier().eval(), torch.randn(2, 8, 16)
+    fast = tlmd.optimize(model, x, state_dir=tmp_path, background=False)
+    function = only(fast.functions)
+    assert isinstance(function, Partitioned) and function.reason == ""
+    assert [region.reason for region in function.regions] == ["", ""]
+    with torch.no_grad():
+        for given in (torch.randn(2, 8, 16), torch.randn(8, 2, 16).transpose(0, 1)):
+            torch.testing.assert_close(fast(given), model(given), rtol=1e-4, atol=1e-4)
+    assert function.improve() and not function.reason  # with the fake times, again and again
+    function.save_tasks(tmp_path / "tasks")
+    assert (tmp_path / "tasks").stat().st_size > 0
+
+
+@pytest.mark.usefixtures("libraries_are_faster")
+def test_errors_of_the_model_stay_errors(tmp_path: Path) -> None:
+    model, x = Solving().eval(), torch.rand(8, 16) + 0.5
+    function = build("solving", Flat(model), [x], tmp_path, False)
+    assert isinstance(function, Partitioned) and not function.reason
+    with torch.no_grad():
+        for found, expected in zip(function([x]), model(x), strict=True):
+            torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-3)
+        with pytest.raises(RuntimeError, match="singular"):
+            function([torch.zeros(8, 16)])
+    assert not function.reason
+
+
+@pytest.mark.usefixtures("libraries_are_faster")
+def test_regions_that_cannot_run_are_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, x = Fourier().eval(), torch.randn(1, 8, 16)
+    function = build("fourier", Flat(model), [x], tmp_path, False)
+    assert isinstance(function, Partitioned) and not function.reason
+
+    def fails(*_: Any) -> list[Any]:
+        raise RuntimeError("no memory")
+
+    monkeypatch.setattr(function, "_in_parts", fails)
+    with torch.no_grad():
+        torch.testing.assert_close(function([x])[0], model(x))
+    assert "cannot run (no memory)" in str(function.reason)
+    assert function.improve() and "no memory" in function.reason
+
+
+def test_parts_with_wrong_outputs_stay_eager(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, libraries_are_faster: None
+) -> None:
+    monkeypatch.setattr(Partitioned, "_in_parts", lambda self, tensors: [tensors[0] + 1.0])
+    model, x = Fourier().eval(), torch.randn(1, 8, 16)
+    function = build("fourier", Flat(model), [x], tmp_path, False)
+    assert isinstance(function, Partitioned) and "differs" in function.reason
+    with torch.no_grad():
+        torch.testing.assert_close(function([x])[0], model(x))
+
+
+def test_what_changes_a_buffer_stays_eager(tmp_path: Path) -> None:
+    model, x = Counting().eval(), torch.randn(8, 16)
+    function = build("counting", Flat(model), [x], tmp_path, False)
+    assert isinstance(function, HotSwapped) and "changes an input or a buffer" in function.reason
+
+
+@pytest.mark.usefixtures("libraries_are_faster")
+def test_torch_compile_compiles_parts(tmp_path: Path) -> None:
+    graphs = Graphs(tmp_path)
+    model, x = Fourier().eval(), torch.randn(2, 8, 16)
+    compiled = torch.compile(model, backend=graphs, dynamic=False)
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(x), model(x), rtol=1e-4, atol=1e-4)
+        function = only(graphs.functions[0])
+        assert isinstance(function, Partitioned) and not function.reason
+        model.shared.bias.add_(1.0)  # weights that change are never stale
+        torch.testing.assert_close(compiled(x), model(x))
+
+
+class Graphs:
+    """The backend, which keeps the functions of its graphs."""
+
+    def __init__(self, state_dir: Path) -> None:
+        self._options = {"state_dir": str(state_dir), "background": False}
+        self.functions: list[Any] = []
+
+    def __call__(self, graph: Any, example: Sequence[Any]) -> Any:
+        found = torch_backend.backend(graph, example, options=self._options)
+        assert isinstance(found, torch_backend._Graph)
+        self.functions.append(found._run.functions)
+        return found
+
+
+@pytest.mark.usefixtures("libraries_are_faster")
+@pytest.mark.parametrize("dynamic", [True, None])
+def test_symbolic_sizes_become_numbers(tmp_path: Path, dynamic: bool | None) -> None:
+    graphs = Graphs(tmp_path)
+    model = Reshaping().eval()
+    compiled = torch.compile(model, backend=graphs, dynamic=dynamic)
+    with torch.no_grad():
+        for rows in (3, 5, 3, 4):
+            x = torch.randn(rows, 8)
+            torch.testing.assert_close(compiled(x), model(x), rtol=1e-4, atol=1e-4)
+    counts = [len(functions) for functions in graphs.functions]
+    assert counts == ([3] if dynamic else [1, 3])
+    assert all(not f.reason for functions in graphs.functions for f in functions.values())
+
+
+@pytest.mark.usefixtures("libraries_are_faster")
+def test_after_some_shapes_further_ones_stay_eager(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch_backend, "_MOST", 1)
+    graphs = Graphs(tmp_path)
+    model = Reshaping().eval()
+    compiled = torch.compile(model, backend=graphs, dynamic=True)
+    fast = tlmd.optimize(model, torch.randn(3, 8), state_dir=tmp_path, background=False)
+    with torch.no_grad():
+        for rows in (3, 5):
+            x = torch.randn(rows, 8)
+            torch.testing.assert_close(compiled(x), model(x), rtol=1e-4, atol=1e-4)
+            torch.testing.assert_close(fast(x), model(x), rtol=1e-4, atol=1e-4)
+    assert len(graphs.functions[0]) == len(fast.functions) == 1
