@@ -113,7 +113,7 @@ def _check_effects(name: str, program: Any) -> None:
 
 
 def _clean(graph: torch.fx.Graph) -> None:
-    """Let views accept all strides, as outputs of libraries are contiguous; erase unused weights."""
+    """Let views accept all strides, as outputs of libraries are contiguous. Erase old weights."""
     for node in list(graph.nodes):
         if node.target is torch.ops.aten.view.default:
             node.target = torch.ops.aten.reshape.default
