@@ -122,6 +122,22 @@ def attributes(graph: torch.fx.GraphModule, region: str) -> list[str]:
     return [str(node.target) for node in module.graph.nodes if node.op == "get_attr"]
 
 
+def test_complex_numbers_stay_as_they_are() -> None:
+    class Turning(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = Fourier()
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            turned = torch.fft.rfft(x) * torch.exp(1j * x.mean(-1, keepdim=True))
+            return torch.as_tensor(self.inner(torch.fft.irfft(turned)))
+
+    model, x = Turning().eval(), torch.randn(2, 8, 16)
+    graph = partition.split("turning", Flat(model), [x])
+    with torch.no_grad():
+        torch.testing.assert_close(graph.forward(x)[0], model(x))
+
+
 class Flat(nn.Module):
     """A model with a flat tuple of outputs."""
 

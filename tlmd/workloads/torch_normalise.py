@@ -18,6 +18,7 @@ import torch
 from torch._decomp import decomposition_table
 from torch.export.exported_program import default_decompositions
 from torch.export.graph_signature import InputKind, InputSpec, TensorArgument
+from torch.utils._pytree import tree_leaves
 
 from tlmd.workloads import (
     torch_functions,
@@ -98,15 +99,25 @@ def _table(known: frozenset[str]) -> Table:
 
 
 def _after(first: Callable[..., Any], second: Callable[..., Any] | None) -> Callable[..., Any]:
-    """`first`, and `second` where that leaves the operator as it is."""
-    if second is None:
-        return first
+    """`first`, and `second` where that leaves the operator as it is.
+
+    `first` is for real numbers only, because TVM has no complex ones.
+    """
 
     def decomposition(*args: Any, **kwargs: Any) -> Any:
-        result = first(*args, **kwargs)
-        return second(*args, **kwargs) if result is NotImplemented else result
+        result = NotImplemented
+        if not any(map(_is_complex, tree_leaves((args, kwargs)))):
+            result = first(*args, **kwargs)
+        if result is NotImplemented and second is not None:
+            return second(*args, **kwargs)
+        return result
 
     return decomposition
+
+
+def _is_complex(value: Any) -> bool:
+    dtype = getattr(value, "dtype", value)
+    return isinstance(value, complex) or (isinstance(dtype, torch.dtype) and dtype.is_complex)
 
 
 def _used_outputs(node: Any) -> set[int]:

@@ -96,8 +96,6 @@ def _arithmetic(op: Any, kind: Any, always: bool = False) -> Callable[..., Any]:
 
     def decomposition(left: Any, right: Any, *, alpha: Any = 1) -> Any:
         dtype = elementwise_dtypes(left, right, type_promotion_kind=kind)[1]
-        if dtype.is_complex:  # TVM has no complex numbers
-            return NotImplemented
         if dtype == torch.bool and op in _BOOL_ARITHMETIC:
             return _BOOL_ARITHMETIC[op](_flags(left, right), _flags(right, left))
         done = alpha == 1 and not always
