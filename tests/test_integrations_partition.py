@@ -1,8 +1,7 @@
-"""Graphs that TVM cannot compile as a whole: it compiles parts. Graphs with symbolic sizes."""
+"""Graphs that TVM cannot compile as a whole: it compiles parts of them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +10,12 @@ import torch
 from torch import nn
 
 import tlmd
+from tests.torch_graphs import Flat, Graphs, use_libraries
 from tlmd.errors import BadInput
-from tlmd.integrations import hot_swap, partition, torch_backend
+from tlmd.integrations import partition
 from tlmd.integrations.hot_swap import HotSwapped
 from tlmd.integrations.partitioned import Partitioned, build
+from tlmd.workloads import torch_operators
 
 pytestmark = pytest.mark.slow
 
@@ -64,18 +65,6 @@ class Counting(nn.Module):
         return torch.relu(self.linear(torch.fft.fft2(x).real)) + self.count
 
 
-class Reshaping(nn.Module):
-    """Its shapes depend on those of its input."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(8, 6)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        hidden = torch.relu(self.linear(x)).reshape(x.shape[0] * 2, -1)
-        return hidden / x.shape[0] + torch.arange(x.shape[0] * 2).unsqueeze(1)
-
-
 @pytest.fixture(autouse=True)
 def _prepare(small_tlm: Path) -> None:
     """These tests use a small TLM."""
@@ -86,13 +75,11 @@ def _prepare(small_tlm: Path) -> None:
 @pytest.fixture
 def libraries_are_faster(monkeypatch: pytest.MonkeyPatch) -> None:
     """Libraries are put in use, however long they take."""
+    use_libraries(monkeypatch)
 
-    def times(runs: Sequence[Any], example: Sequence[Any]) -> list[float]:
-        for run in runs:
-            run(example)
-        return [2.0, 1.0]
 
-    monkeypatch.setattr(hot_swap, "shortest_times", times)
+def fails(*_: Any) -> list[Any]:
+    raise RuntimeError("no memory")
 
 
 def only(functions: Any) -> Any:
@@ -136,19 +123,6 @@ def test_complex_numbers_stay_as_they_are() -> None:
     graph = partition.split("turning", Flat(model), [x])
     with torch.no_grad():
         torch.testing.assert_close(graph.forward(x)[0], model(x))
-
-
-class Flat(nn.Module):
-    """A model with a flat tuple of outputs."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model = model
-        self.training = False
-
-    def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        found = self.model(*tensors)
-        return found if isinstance(found, tuple) else (found,)
 
 
 @pytest.mark.parametrize(
@@ -207,10 +181,6 @@ def test_regions_that_cannot_run_are_given_up(
     model, x = Fourier().eval(), torch.randn(1, 8, 16)
     function = build("fourier", Flat(model), [x], tmp_path, False)
     assert isinstance(function, Partitioned) and not function.reason
-
-    def fails(*_: Any) -> list[Any]:
-        raise RuntimeError("no memory")
-
     monkeypatch.setattr(function, "_in_parts", fails)
     with torch.no_grad():
         torch.testing.assert_close(function([x])[0], model(x))
@@ -227,6 +197,26 @@ def test_parts_with_wrong_outputs_stay_eager(
     assert isinstance(function, Partitioned) and "differs" in function.reason
     with torch.no_grad():
         torch.testing.assert_close(function([x])[0], model(x))
+
+
+@pytest.mark.usefixtures("libraries_are_faster")
+def test_an_operator_whose_converter_fails_stays_in_pytorch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = torch_operators._own()
+    monkeypatch.setattr(torch_operators, "_own", lambda: {**own, "erf.default": fails})
+    layers = [nn.Linear(16, 16), nn.Tanh(), nn.LayerNorm(16)]
+    model, x = nn.Sequential(*layers, Error(), *layers).eval(), torch.randn(8, 16)
+    function = build("error", Flat(model), [x], tmp_path, False)
+    assert isinstance(function, Partitioned) and len(function.regions) == 2
+    assert not function.reason and not any(region.reason for region in function.regions)
+    with torch.no_grad():
+        torch.testing.assert_close(function([x])[0], model(x), rtol=1e-4, atol=1e-4)
+
+
+class Error(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.erf(x)
 
 
 def test_what_changes_a_buffer_stays_eager(tmp_path: Path) -> None:
@@ -246,49 +236,3 @@ def test_torch_compile_compiles_parts(tmp_path: Path) -> None:
         assert isinstance(function, Partitioned) and not function.reason
         model.shared.bias.add_(1.0)  # weights that change are never stale
         torch.testing.assert_close(compiled(x), model(x))
-
-
-class Graphs:
-    """The backend, which keeps the functions of its graphs."""
-
-    def __init__(self, state_dir: Path) -> None:
-        self._options = {"state_dir": str(state_dir), "background": False}
-        self.functions: list[Any] = []
-
-    def __call__(self, graph: Any, example: Sequence[Any]) -> Any:
-        found = torch_backend.backend(graph, example, options=self._options)
-        assert isinstance(found, torch_backend._Graph)
-        self.functions.append(found._run.functions)
-        return found
-
-
-@pytest.mark.usefixtures("libraries_are_faster")
-@pytest.mark.parametrize("dynamic", [True, None])
-def test_symbolic_sizes_become_numbers(tmp_path: Path, dynamic: bool | None) -> None:
-    graphs = Graphs(tmp_path)
-    model = Reshaping().eval()
-    compiled = torch.compile(model, backend=graphs, dynamic=dynamic)
-    with torch.no_grad():
-        for rows in (3, 5, 3, 4):
-            x = torch.randn(rows, 8)
-            torch.testing.assert_close(compiled(x), model(x), rtol=1e-4, atol=1e-4)
-    counts = [len(functions) for functions in graphs.functions]
-    assert counts == ([3] if dynamic else [1, 3])
-    assert all(not f.reason for functions in graphs.functions for f in functions.values())
-
-
-@pytest.mark.usefixtures("libraries_are_faster")
-def test_after_some_shapes_further_ones_stay_eager(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(torch_backend, "_MOST", 1)
-    graphs = Graphs(tmp_path)
-    model = Reshaping().eval()
-    compiled = torch.compile(model, backend=graphs, dynamic=True)
-    fast = tlmd.optimize(model, torch.randn(3, 8), state_dir=tmp_path, background=False)
-    with torch.no_grad():
-        for rows in (3, 5):
-            x = torch.randn(rows, 8)
-            torch.testing.assert_close(compiled(x), model(x), rtol=1e-4, atol=1e-4)
-            torch.testing.assert_close(fast(x), model(x), rtol=1e-4, atol=1e-4)
-    assert len(graphs.functions[0]) == len(fast.functions) == 1

@@ -27,6 +27,7 @@ from tlmd.workloads import acceptance, torch_frontend
 from tlmd.workloads.compiled_model import use_threads
 from tlmd.workloads.corpus import save_tasks
 from tlmd.workloads.preparation import lower_source
+from tlmd.workloads.torch_operators import NotConvertible
 
 _log = logging.getLogger("tlmd.integrations")
 _POLL_S = 2.0
@@ -78,6 +79,8 @@ class HotSwapped:
         """Seconds per run of each library that was put in use, as timed when it was."""
         self.tasks: list[Task] = []
         """The tasks of the graph; none if TVM cannot compile it."""
+        self.obstacle = ""
+        """The name of the operator that has a converter, which failed."""
         cores = _cores(state_dir)
         use_threads(cores)
         self._target = targets.resolve("native", cores)
@@ -89,6 +92,8 @@ class HotSwapped:
             self._try_compile()
         except TlmdError as error:
             self.reason = str(error)
+            if isinstance(error.__cause__, NotConvertible):
+                self.obstacle = error.__cause__.node.target.__name__
             return
         self.tasks = self._model.tasks
         if in_background:

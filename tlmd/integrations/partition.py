@@ -34,14 +34,17 @@ _LIGHT = ("view.", "reshape.", "getitem", "permute.", "expand.", "unsqueeze.", "
 _STRIDED = ("as_strided.default", "as_strided_copy.default")
 
 
-def split(name: str, module: torch.nn.Module, example: Sequence[Any]) -> torch.fx.GraphModule:
+def split(
+    name: str, module: torch.nn.Module, example: Sequence[Any], refused: Collection[str] = ()
+) -> torch.fx.GraphModule:
     """`module` as a graph whose regions are submodules, named as `region_names` says.
 
     `module` takes and returns flat tensors. Weights are attributes of the region that uses them.
+    `refused`: names of operators that stay in PyTorch, besides those that TVM lacks.
     Raises `BadInput` if there is no region that is worth it, or nothing to split.
     """
     try:
-        return _split(name, module, example)
+        return _split(name, module, example, refused)
     except TlmdError:
         raise
     except Exception as error:  # PyTorch raises many kinds
@@ -75,14 +78,16 @@ def region_inputs(
     return found
 
 
-def _split(name: str, module: torch.nn.Module, example: Sequence[Any]) -> torch.fx.GraphModule:
+def _split(
+    name: str, module: torch.nn.Module, example: Sequence[Any], refused: Collection[str]
+) -> torch.fx.GraphModule:
     known = converters()
     program = normalise(torch_frontend.exported(name, module, example), known)
     _check_effects(name, program)
     graph: torch.fx.GraphModule = program.module(check_guards=False)
     graph.graph.set_codegen(torch.fx.graph.CodeGen())  # inputs and outputs are flat
     _clean(graph.graph)
-    supported = _supported(graph.graph, known)
+    supported = _supported(graph.graph, set(known) - set(refused))
     calls = [node for node in graph.graph.nodes if node.op == "call_function"]
     if len(supported) == len(calls):
         raise BadInput(f"{name} has no operator to leave to PyTorch")

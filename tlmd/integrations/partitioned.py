@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,7 @@ class Partitioned:
         example: Sequence[torch.Tensor],
         state_dir: Path,
         in_background: bool,
+        refused: Collection[str] = (),
     ) -> None:
         self._module = module
         self._example = [t.detach().clone().contiguous() for t in example]
@@ -39,7 +40,7 @@ class Partitioned:
         """Why all of it runs in eager PyTorch; empty if a region runs a compiled library."""
         self.swaps: list[float] = []
         """Seconds per run of the whole graph, each time that it was found to be faster."""
-        self._graph = partition.split(name, module, self._example)
+        self._graph = partition.split(name, module, self._example, refused)
         self.regions = _compiled(name, self._graph, self._example, state_dir)
         """What runs for each region; its `reason` says why if that is eager PyTorch."""
         if not any(region.tasks for region in self.regions):
@@ -112,7 +113,8 @@ def build(
     if whole.tasks:
         return whole
     try:
-        parts = Partitioned(name, module, example, state_dir, in_background)
+        refused = [whole.obstacle] if whole.obstacle else []
+        parts = Partitioned(name, module, example, state_dir, in_background, refused)
     except TlmdError as error:
         if str(error) not in whole.reason:
             whole.reason += f"; {error}"
