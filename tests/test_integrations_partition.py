@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from tlmd.errors import BadInput
 from tlmd.integrations import partition
 from tlmd.integrations.hot_swap import HotSwapped
 from tlmd.integrations.partitioned import Partitioned, build
+from tlmd.integrations.programs import ProgramSource
 from tlmd.workloads import torch_operators
 
 pytestmark = pytest.mark.slow
@@ -185,6 +187,8 @@ def test_regions_that_cannot_run_are_given_up(
     with torch.no_grad():
         torch.testing.assert_close(function([x])[0], model(x))
     assert "cannot run (no memory)" in str(function.reason)
+    for region in function.regions:
+        monkeypatch.setattr(region, "improve", lambda: True)
     assert function.improve() and "no memory" in function.reason
 
 
@@ -217,6 +221,16 @@ def test_an_operator_whose_converter_fails_stays_in_pytorch(
 class Error(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return torch.erf(x)
+
+
+def test_a_guess_has_the_names_of_its_task(tmp_path: Path) -> None:
+    layer = Flat(nn.Linear(16, 16).eval())
+    (task,) = HotSwapped("layer", layer, [torch.randn(4, 16)], tmp_path, False).tasks
+    other = dataclasses.replace(task, module=task.module.replace("matmul", "product"))
+    programs = ProgramSource(tmp_path)
+    first, second = programs._guess(task), programs._guess(other)
+    assert "matmul" in first and "product" not in first
+    assert second == first.replace("matmul", "product")
 
 
 def test_what_changes_a_buffer_stays_eager(tmp_path: Path) -> None:
