@@ -13,6 +13,7 @@ a graph that TVM cannot compile as a whole, it compiles parts (`partition`).
 from __future__ import annotations
 
 import logging
+import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -162,7 +163,8 @@ def backend(
 class _Graph:
     """A graph of `torch.compile`: its weights are inputs there and constants here.
 
-    So are its integers, which are the symbolic sizes of other inputs.
+    So are its integers, which are the symbolic sizes of other inputs, and its floats, which are
+    tensors without dimensions of which it takes the `item`.
     """
 
     def __init__(
@@ -176,7 +178,8 @@ class _Graph:
         self._weights = {i: value for i, value in enumerate(example) if _is_weight(value)}
         self._versions = {i: value._version for i, value in self._weights.items()}
         self._numbers = [i for i, value in enumerate(example) if not torch.is_tensor(value)]
-        fixed = {*self._weights, *self._numbers}
+        self._floats = [i for i in _float_inputs(graph, example) if i not in self._weights]
+        fixed = {*self._weights, *self._numbers, *self._floats}
         self._inputs = [i for i in range(len(example)) if i not in fixed]
         self._run = _ByShape("graph", self._module, state_dir, background)
 
@@ -186,14 +189,19 @@ class _Graph:
         numbers = [values[i] for i in self._numbers]
         if not self._inputs or any(type(number) is not int for number in numbers):
             return self._graph(*values)
+        numbers += [_bits(values[i].item()) for i in self._floats]
         inputs = [values[i] for i in self._inputs]
         function = self._run.find(inputs, numbers)
         return tuple(function(inputs)) if function else self._graph(*values)
 
     def _module(self, numbers: Sequence[int]) -> torch.nn.Module:
-        """The graph as a module of its inputs that are neither weights nor integers."""
-        fixed = {**self._weights, **dict(zip(self._numbers, numbers, strict=True))}
-        return _WithFixed(self._graph, fixed, len(self._inputs) + len(fixed))
+        """The graph as a module of its inputs that are neither weights nor numbers."""
+        given = dict(zip([*self._numbers, *self._floats], numbers, strict=True))
+        floats = {i: _float(given[i]) for i in self._floats}
+        fixed = {**self._weights, **given}
+        fixed |= {i: torch.tensor(value, dtype=torch.float64) for i, value in floats.items()}
+        graph = _with_floats(self._graph, floats) if floats else self._graph
+        return _WithFixed(graph, fixed, len(self._inputs) + len(fixed))
 
     def _has_changed(self, values: Sequence[Any]) -> bool:
         return any(
@@ -229,3 +237,52 @@ def _is_weight(value: Any) -> bool:
     """Whether a graph's input is a parameter or a buffer of the model."""
     mark = getattr(value, "_dynamo_static_input_type", None)
     return isinstance(value, torch.nn.Parameter) or (torch.is_tensor(value) and mark is not None)
+
+
+def _items(placeholder: torch.fx.Node) -> list[torch.fx.Node]:
+    users = list(placeholder.users)
+    return [user for user in users if user.op == "call_method" and user.target == "item"]
+
+
+def _float_inputs(graph: torch.fx.GraphModule, example: Sequence[Any]) -> list[int]:
+    """The inputs that are Python floats: nothing is taken of them but the `item`."""
+    return [
+        index
+        for index, (node, value) in enumerate(
+            zip(_placeholders(graph.graph), example, strict=False)
+        )
+        if torch.is_tensor(value) and value.dtype == torch.float64 and value.ndim == 0
+        if node.users and len(_items(node)) == len(node.users)
+    ]
+
+
+def _with_floats(graph: torch.fx.GraphModule, values: Mapping[int, float]) -> torch.fx.GraphModule:
+    """A copy of the graph in which the items of these inputs are numbers."""
+    copy = torch.fx.Graph()
+    copy.output(copy.graph_copy(graph.graph, {}))
+    placeholders = _placeholders(copy)
+    for index, value in values.items():
+        for item in _items(placeholders[index]):
+            for user in list(item.users):
+                user.args, user.kwargs = torch.fx.node.map_arg(
+                    (user.args, user.kwargs), _replacing(item, value)
+                )
+            copy.erase_node(item)
+    return torch.fx.GraphModule(graph, copy)
+
+
+def _replacing(old: torch.fx.Node, value: float) -> Callable[[torch.fx.Node], Any]:
+    return lambda node: value if node is old else node
+
+
+def _placeholders(graph: torch.fx.Graph) -> list[torch.fx.Node]:
+    return [node for node in graph.nodes if node.op == "placeholder"]
+
+
+def _bits(value: float) -> int:
+    """A float as an integer, which differs for 0.0 and -0.0."""
+    return int(struct.unpack("<q", struct.pack("<d", value))[0])
+
+
+def _float(bits: int) -> float:
+    return float(struct.unpack("<d", struct.pack("<q", bits))[0])
