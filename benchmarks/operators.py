@@ -29,7 +29,7 @@ from benchmarks.operator_calls import CALLS
 from benchmarks.operator_samples import Call, database, samples
 from tlmd.errors import BadInput
 from tlmd.space.target import resolve, tvm_target
-from tlmd.workloads import lowering, torch_frontend
+from tlmd.workloads import lowering, torch_frontend, torch_tensors
 from tlmd.workloads.sources import first_line
 
 _TARGET = tvm_target(resolve("native"))
@@ -151,9 +151,9 @@ def _run(call: Call) -> tuple[str, str]:
     try:
         compiled = lowering.compile_model(lowering.lower(source.module, _TARGET), _TARGET)
         machine = relax.VirtualMachine(compiled.executable, tvm.cpu())
-        inputs = [tvm.runtime.tensor(torch_frontend._to_numpy(value)) for value in tensors]
+        inputs = [tvm.runtime.tensor(torch_tensors.to_numpy(value)) for value in tensors]
         got = machine["main"](*inputs)
-        got = [torch_frontend._to_torch(value.numpy()) for value in got]
+        got = [torch_tensors.to_torch(value.numpy()) for value in got]
     except Exception as error:
         return CRASH, f"{type(error).__name__}: {first_line(error)}"
     if len(got) != len(wanted):

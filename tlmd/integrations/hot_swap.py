@@ -10,9 +10,8 @@ import uuid
 import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-import numpy as np
 import torch
 
 from tlmd.client import lifecycle
@@ -22,18 +21,36 @@ from tlmd.integrations.programs import ProgramSource
 from tlmd.measure.cores import plan_slots
 from tlmd.model_spec import ModelSpec
 from tlmd.space import target as targets
-from tlmd.types import JobState
+from tlmd.types import JobState, Task
 from tlmd.workloads import acceptance, torch_frontend
 from tlmd.workloads.compiled_model import use_threads
 from tlmd.workloads.corpus import save_tasks
 from tlmd.workloads.preparation import lower_source
+from tlmd.workloads.torch_operators import NotConvertible
+from tlmd.workloads.torch_tensors import to_numpy
 
 _log = logging.getLogger("tlmd.integrations")
 _POLL_S = 2.0
 _GAIN = 0.95  # a job's estimate below this share of the last one is worth a new compile
-_FASTER = 0.98  # a library replaces another one below this share of its time
+FASTER = 0.98  # a library replaces another one below this share of its time
 _TIMING_S = 0.4  # for all libraries that are compared
 Run = Callable[[Sequence[Any]], list[Any]]
+
+
+class Function(Protocol):
+    """Runs a graph for fixed shapes: what a `HotSwapped` has in common with a `Partitioned`."""
+
+    reason: str
+    swaps: list[float]
+
+    def __call__(self, tensors: Sequence[Any]) -> list[Any]:
+        """Run it once."""
+
+    def improve(self) -> bool:
+        """Compile with the records there are now; whether something faster is in use."""
+
+    def save_tasks(self, path: Path) -> None:
+        """Write the tasks for a daemon."""
 
 
 class HotSwapped:
@@ -51,6 +68,7 @@ class HotSwapped:
         example: Sequence[torch.Tensor],
         state_dir: Path,
         in_background: bool,
+        programs: ProgramSource | None = None,
     ) -> None:
         self._eager: Run = lambda tensors: list(module(*tensors))
         self._current = self._eager
@@ -59,10 +77,14 @@ class HotSwapped:
         """Why it runs in eager PyTorch; empty if it runs a compiled library."""
         self.swaps: list[float] = []
         """Seconds per run of each library that was put in use, as timed when it was."""
+        self.tasks: list[Task] = []
+        """The tasks of the graph; none if TVM cannot compile it."""
+        self.obstacle = ""
+        """The name of the operator that has a converter, which failed."""
         cores = _cores(state_dir)
         use_threads(cores)
         self._target = targets.resolve("native", cores)
-        self._programs = ProgramSource(state_dir)
+        self._programs = programs or ProgramSource(state_dir)
         try:
             with torch.no_grad():
                 source = torch_frontend.from_module(name, module, tuple(self._example))
@@ -70,11 +92,12 @@ class HotSwapped:
             self._try_compile()
         except TlmdError as error:
             self.reason = str(error)
-            _log.warning("%s runs in eager PyTorch: %s", name, error)
+            if isinstance(error.__cause__, NotConvertible):
+                self.obstacle = error.__cause__.node.target.__name__
             return
+        self.tasks = self._model.tasks
         if in_background:
-            arguments = (weakref.ref(self), name, state_dir)
-            threading.Thread(target=_improve, args=arguments, name="tlmd", daemon=True).start()
+            improve_in_background(self, name, state_dir)
 
     def __call__(self, tensors: Sequence[Any]) -> list[Any]:
         """Run it once."""
@@ -86,19 +109,19 @@ class HotSwapped:
 
     def save_tasks(self, path: Path) -> None:
         """Write the tasks of the graph for a daemon."""
-        save_tasks(path, self._model.tasks)
+        save_tasks(path, self.tasks)
 
     def _try_compile(self) -> bool:
         """Compile, compare the outputs, and use the library if it is faster than the current."""
         try:
             library = self._programs.compile(self._model, self._target).library
-            self._check(library)
+            check_outputs(library, self._eager, self._example)
         except TlmdError:
             raise
         except Exception as error:  # TVM raises many kinds
             raise BadInput(f"TVM cannot compile the graph ({error})"[:200]) from error
-        old, new = self._seconds([self._current, library])
-        if new > old * _FASTER:
+        old, new = shortest_times([self._current, library], self._example)
+        if new > old * FASTER:
             self.reason = self.reason or "eager PyTorch is faster" * (not self.swaps)
             return False
         self._current = library  # one assignment: a call sees the old or the new one
@@ -107,36 +130,39 @@ class HotSwapped:
         _log.info("a library with %.3f ms a run replaces one with %.3f ms", new * 1e3, old * 1e3)
         return True
 
-    def _check(self, library: Run) -> None:
-        """Compare the library's outputs with eager PyTorch. Raises `BadInput`."""
-        with torch.no_grad():
-            expected = self._eager(self._example)
-        for index, (a, e) in enumerate(zip(library(self._example), expected, strict=True)):
-            pair = (_numpy(a), _numpy(e))
-            acceptance.check_output("the graph", f"output {index}", *pair)
 
-    def _seconds(self, runs: Sequence[Run]) -> list[float]:
-        """The shortest time of each, run alternately."""
-        best = [float("inf")] * len(runs)
-        end = time.perf_counter() + _TIMING_S
-        with torch.no_grad():
-            for number in range(200):
-                for index, run in enumerate(runs):
-                    begin = time.perf_counter()
-                    run(self._example)
-                    best[index] = min(best[index], time.perf_counter() - begin)
-                if number >= 3 and time.perf_counter() > end:
-                    break
-        return best
+def check_outputs(run: Run, eager: Run, example: Sequence[Any]) -> None:
+    """Compare the outputs of `run` with eager PyTorch. Raises `BadInput`."""
+    with torch.no_grad():
+        found, expected = run(example), eager(example)
+    for index, (a, e) in enumerate(zip(found, expected, strict=True)):
+        if a.dtype != e.dtype:
+            raise BadInput(f"output {index} of the graph has dtype {a.dtype}, not {e.dtype}")
+        acceptance.check_output("the graph", f"output {index}", to_numpy(a), to_numpy(e))
 
 
-def _numpy(value: Any) -> np.ndarray:
-    tensor = value.detach().cpu()
-    array: np.ndarray = (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
-    return array
+def shortest_times(runs: Sequence[Run], example: Sequence[Any]) -> list[float]:
+    """The shortest time of each, in seconds, run alternately."""
+    best = [float("inf")] * len(runs)
+    end = time.perf_counter() + _TIMING_S
+    with torch.no_grad():
+        for number in range(200):
+            for index, run in enumerate(runs):
+                begin = time.perf_counter()
+                run(example)
+                best[index] = min(best[index], time.perf_counter() - begin)
+            if number >= 3 and time.perf_counter() > end:
+                break
+    return best
 
 
-def _improve(reference: weakref.ref[HotSwapped], name: str, state_dir: Path) -> None:
+def improve_in_background(function: Function, name: str, state_dir: Path) -> None:
+    """Improve `function` with what the daemon of `state_dir` finds, as long as it is in use."""
+    arguments = (weakref.ref(function), name, state_dir)
+    threading.Thread(target=_improve, args=arguments, name="tlmd", daemon=True).start()
+
+
+def _improve(reference: weakref.ref[Function], name: str, state_dir: Path) -> None:
     """Give the graph's tasks to the daemon, and compile again whenever it has found better ones."""
     path = state_dir / "jobs" / f"{uuid.uuid4().hex[:12]}.tasks"
     with contextlib.suppress(TlmdError, OSError):
@@ -173,7 +199,7 @@ def _cores(state_dir: Path) -> int:
     return len(plan_slots(Config().measure.slots)[0].run)
 
 
-def _wait_for_daemon(reference: weakref.ref[HotSwapped], state_dir: Path) -> Any:
+def _wait_for_daemon(reference: weakref.ref[Function], state_dir: Path) -> Any:
     """The daemon of the state directory, as soon as one runs; None if the model is gone first."""
     told = False
     while reference() is not None:

@@ -17,7 +17,7 @@ from tlmd.records import metaschedule
 from tlmd.records.store import RecordStore
 from tlmd.space import target as targets
 from tlmd.space.space import TaskSpace
-from tlmd.types import Record, TargetInfo, Task
+from tlmd.types import Candidate, Proposal, Record, TargetInfo, Task
 from tlmd.workloads import lowering
 from tlmd.workloads.compiled_model import Library
 from tlmd.workloads.preparation import LoweredModel
@@ -44,7 +44,8 @@ class ProgramSource:
     def __init__(self, state_dir: Path) -> None:
         self._records = state_dir / "records.sqlite"
         self._generator: Any = None
-        self._guesses: dict[str, str] = {}
+        self._guesses: dict[str, Candidate | None] = {}
+        self._traces: dict[tuple[str, str], str] = {}
 
     def compile(self, model: LoweredModel, target: TargetInfo) -> CompiledHere:
         """Compile a lowered model. Raises the errors of TVM."""
@@ -82,14 +83,27 @@ class ProgramSource:
         return found
 
     def _guess(self, task: Task) -> str:
-        """The trace of the TLM's first choice, unmeasured; empty if there is nothing to choose."""
-        if task.id not in self._guesses:
-            if self._generator is None:
-                from tlmd.generate.generator import Generator
-                from tlmd.model import checkpoint
+        """The trace of the TLM's first choice, unmeasured; empty if there is nothing to choose.
 
-                self._generator = Generator(checkpoint.load())
-            with one_thread():
-                proposals, _ = self._generator.write(task, 1, [])
-            self._guesses[task.id] = proposals[0].trace if proposals else ""
-        return self._guesses[task.id]
+        Tasks of one id may name their blocks differently, and a trace holds the names.
+        """
+        key = (task.id, task.module)
+        if key not in self._traces:
+            if task.id not in self._guesses:
+                proposal = self._propose(task)
+                self._guesses[task.id] = proposal.candidate if proposal else None
+                self._traces[key] = proposal.trace if proposal else ""
+            else:
+                candidate = self._guesses[task.id]
+                self._traces[key] = TaskSpace(task).trace_json(candidate) if candidate else ""
+        return self._traces[key]
+
+    def _propose(self, task: Task) -> Proposal | None:
+        if self._generator is None:
+            from tlmd.generate.generator import Generator
+            from tlmd.model import checkpoint
+
+            self._generator = Generator(checkpoint.load())
+        with one_thread():
+            proposals, _ = self._generator.write(task, 1, [])
+        return proposals[0] if proposals else None

@@ -6,46 +6,72 @@
 The first call compiles the graph with the best programs there are, and compares its outputs with
 eager PyTorch. Its tasks go to the daemon of the state directory. Whenever the daemon has found
 faster programs, the graph is compiled again in the background and swapped between two calls. What
-is not faster than eager, what TVM cannot compile and what needs gradients runs in eager PyTorch.
+is not faster than eager, what TVM cannot compile and what needs gradients runs in eager PyTorch. Of
+a graph that TVM cannot compile as a whole, it compiles parts (`partition`).
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+import struct
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from tlmd import structure
-from tlmd.integrations.hot_swap import HotSwapped
+from tlmd.integrations import partitioned
+from tlmd.integrations.hot_swap import Function
 from tlmd.state_dir import default_state_dir
 from tlmd.workloads import torch_frontend
 
 _log = logging.getLogger("tlmd.integrations")
 Shapes = tuple[tuple[int, ...], ...]
+_MOST = 8  # combinations of shapes; compiling for one takes seconds
 
 
 class _ByShape:
-    """One `HotSwapped` for all shapes that a flat module is called with."""
+    """One function for each combination of shapes that a flat module is called with.
 
-    def __init__(self, name: str, module: torch.nn.Module, state_dir: Path, background: bool):
+    `module` returns the module for the values of the inputs that are integers.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        module: Callable[[Sequence[int]], torch.nn.Module],
+        state_dir: Path,
+        background: bool,
+    ) -> None:
         self._name, self._module = name, module
         self._state_dir, self._background = state_dir, background
-        self.functions: dict[Shapes, HotSwapped] = {}
+        self._dtypes: list[torch.dtype] = []
+        self.functions: dict[Shapes, Function] = {}
 
-    def __call__(self, tensors: Sequence[torch.Tensor]) -> list[Any]:
-        shapes = tuple(tuple(t.shape) for t in tensors)
+    def find(self, tensors: Sequence[Any], numbers: Sequence[int] = ()) -> Function | None:
+        """The function for such inputs. It compiles for new shapes, but not for new dtypes.
+
+        None after `_MOST` combinations: what calls it then runs eager PyTorch.
+        """
+        shapes = (*((number,) for number in numbers), *(tuple(t.shape) for t in tensors))
+        dtypes = [t.dtype for t in tensors]
+        self._dtypes = self._dtypes or dtypes
+        if dtypes != self._dtypes:
+            return None
         if shapes not in self.functions:
-            self.functions[shapes] = HotSwapped(
-                self._name, self._module, tensors, self._state_dir, self._background
+            if len(self.functions) >= _MOST:
+                return None
+            self.functions[shapes] = partitioned.build(
+                self._name, self._module(numbers), tensors, self._state_dir, self._background
             )
-        return self.functions[shapes](tensors)
+            if len(self.functions) == _MOST:
+                _log.warning("%s: calls with further shapes run in eager PyTorch", self._name)
+        return self.functions[shapes]
 
 
-def _needs_gradients(tensors: Sequence[Any]) -> bool:
-    return torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
+def _needs_gradients(values: Sequence[Any]) -> bool:
+    return torch.is_grad_enabled() and any(getattr(v, "requires_grad", False) for v in values)
 
 
 class OptimizedModel(torch.nn.Module):
@@ -68,12 +94,13 @@ class OptimizedModel(torch.nn.Module):
             outputs = original(*args, **kwargs)
         self._outputs = structure.describe(outputs, torch.is_tensor, [])
         flat = torch_frontend.flat_module(original, self._call)
-        self._run = _ByShape(type(original).__name__, flat, state_dir, background)
+        name = type(original).__name__
+        self._run = _ByShape(name, lambda _: flat, state_dir, background)
         with torch.no_grad():
-            self._run(tensors)
+            self._run.find(tensors)
 
     @property
-    def functions(self) -> Mapping[Shapes, HotSwapped]:
+    def functions(self) -> Mapping[Shapes, Function]:
         """For each combination of input shapes, what runs."""
         return self._run.functions
 
@@ -87,7 +114,10 @@ class OptimizedModel(torch.nn.Module):
             return self.original(*args, **kwargs)
         if _needs_gradients([*tensors, *self.original.parameters()]):
             return self.original(*args, **kwargs)
-        return structure.rebuild(self._outputs, self._run(tensors))
+        function = self._run.find(tensors)
+        if function is None:
+            return self.original(*args, **kwargs)
+        return structure.rebuild(self._outputs, function(tensors))
 
 
 def optimize(
@@ -123,35 +153,55 @@ def backend(
     background = bool(chosen.pop("background", True))
     if chosen:
         raise ValueError(f"unknown option {min(chosen)!r} of the backend tlmd")
-    if not all(torch.is_tensor(value) for value in example_inputs):
-        _log.info("a graph with symbolic sizes runs in eager PyTorch; use dynamic=False")
+    numbers = (int, torch.SymInt)
+    if not all(torch.is_tensor(value) or type(value) in numbers for value in example_inputs):
+        _log.info("a graph with inputs that are no tensors or integers runs in eager PyTorch")
         return graph.forward
     return _Graph(graph, example_inputs, state, background)
 
 
 class _Graph:
-    """A graph of `torch.compile`: its weights are inputs there and constants here."""
+    """A graph of `torch.compile`: its weights are inputs there and constants here.
+
+    So are its integers, which are the symbolic sizes of other inputs, and its floats, which are
+    tensors without dimensions of which it takes the `item`.
+    """
 
     def __init__(
         self,
         graph: torch.fx.GraphModule,
-        example: Sequence[torch.Tensor],
+        example: Sequence[Any],
         state_dir: Path,
         background: bool,
     ) -> None:
         self._graph = graph
         self._weights = {i: value for i, value in enumerate(example) if _is_weight(value)}
         self._versions = {i: value._version for i, value in self._weights.items()}
-        inner = _WithWeights(graph, self._weights, len(example))
-        self._run = _ByShape("graph", inner, state_dir, background)
+        self._numbers = [i for i, value in enumerate(example) if not torch.is_tensor(value)]
+        self._floats = [i for i in _float_inputs(graph, example) if i not in self._weights]
+        fixed = {*self._weights, *self._numbers, *self._floats}
+        self._inputs = [i for i in range(len(example)) if i not in fixed]
+        self._run = _ByShape("graph", self._module, state_dir, background)
 
     def __call__(self, *values: Any) -> Any:
         if _needs_gradients(values) or self._has_changed(values):
             return self._graph(*values)
-        inputs = [value for i, value in enumerate(values) if i not in self._weights]
-        if not inputs:
+        numbers = [values[i] for i in self._numbers]
+        if not self._inputs or any(type(number) is not int for number in numbers):
             return self._graph(*values)
-        return tuple(self._run(inputs))
+        numbers += [_bits(values[i].item()) for i in self._floats]
+        inputs = [values[i] for i in self._inputs]
+        function = self._run.find(inputs, numbers)
+        return tuple(function(inputs)) if function else self._graph(*values)
+
+    def _module(self, numbers: Sequence[int]) -> torch.nn.Module:
+        """The graph as a module of its inputs that are neither weights nor numbers."""
+        given = dict(zip([*self._numbers, *self._floats], numbers, strict=True))
+        floats = {i: _float(given[i]) for i in self._floats}
+        fixed = {**self._weights, **given}
+        fixed |= {i: torch.tensor(value, dtype=torch.float64) for i, value in floats.items()}
+        graph = _with_floats(self._graph, floats) if floats else self._graph
+        return _WithFixed(graph, fixed, len(self._inputs) + len(fixed))
 
     def _has_changed(self, values: Sequence[Any]) -> bool:
         return any(
@@ -160,28 +210,79 @@ class _Graph:
         )
 
 
-class _WithWeights(torch.nn.Module):
+class _WithFixed(torch.nn.Module):
     """`graph` with some of its inputs fixed."""
 
-    def __init__(self, graph: Any, weights: Mapping[int, torch.Tensor], count: int) -> None:
+    def __init__(self, graph: Any, fixed: Mapping[int, Any], count: int) -> None:
         super().__init__()
         self.graph = graph
         self._count = count
-        self._fixed = sorted(weights)
-        for index, value in weights.items():
-            self.register_buffer(f"weight_{index}", value.detach(), persistent=False)
+        self._numbers = {i: value for i, value in fixed.items() if not torch.is_tensor(value)}
+        self._weights = sorted(set(fixed) - set(self._numbers))
+        for index in self._weights:
+            self.register_buffer(f"weight_{index}", fixed[index].detach(), persistent=False)
         self.training = False
 
     def forward(self, *inputs: torch.Tensor) -> tuple[Any, ...]:
         rest = iter(inputs)
-        values = [
-            getattr(self, f"weight_{i}") if i in self._fixed else next(rest)
-            for i in range(self._count)
-        ]
-        return tuple(self.graph(*values))
+        return tuple(self.graph(*(self._value(i, rest) for i in range(self._count))))
+
+    def _value(self, index: int, rest: Iterator[torch.Tensor]) -> Any:
+        if index in self._numbers:
+            return self._numbers[index]
+        return getattr(self, f"weight_{index}") if index in self._weights else next(rest)
 
 
 def _is_weight(value: Any) -> bool:
     """Whether a graph's input is a parameter or a buffer of the model."""
     mark = getattr(value, "_dynamo_static_input_type", None)
-    return isinstance(value, torch.nn.Parameter) or mark is not None
+    return isinstance(value, torch.nn.Parameter) or (torch.is_tensor(value) and mark is not None)
+
+
+def _items(placeholder: torch.fx.Node) -> list[torch.fx.Node]:
+    users = list(placeholder.users)
+    return [user for user in users if user.op == "call_method" and user.target == "item"]
+
+
+def _float_inputs(graph: torch.fx.GraphModule, example: Sequence[Any]) -> list[int]:
+    """The inputs that are Python floats: nothing is taken of them but the `item`."""
+    return [
+        index
+        for index, (node, value) in enumerate(
+            zip(_placeholders(graph.graph), example, strict=False)
+        )
+        if torch.is_tensor(value) and value.dtype == torch.float64 and value.ndim == 0
+        if node.users and len(_items(node)) == len(node.users)
+    ]
+
+
+def _with_floats(graph: torch.fx.GraphModule, values: Mapping[int, float]) -> torch.fx.GraphModule:
+    """A copy of the graph in which the items of these inputs are numbers."""
+    copy = torch.fx.Graph()
+    copy.output(copy.graph_copy(graph.graph, {}))
+    placeholders = _placeholders(copy)
+    for index, value in values.items():
+        for item in _items(placeholders[index]):
+            for user in list(item.users):
+                user.args, user.kwargs = torch.fx.node.map_arg(
+                    (user.args, user.kwargs), _replacing(item, value)
+                )
+            copy.erase_node(item)
+    return torch.fx.GraphModule(graph, copy)
+
+
+def _replacing(old: torch.fx.Node, value: float) -> Callable[[torch.fx.Node], Any]:
+    return lambda node: value if node is old else node
+
+
+def _placeholders(graph: torch.fx.Graph) -> list[torch.fx.Node]:
+    return [node for node in graph.nodes if node.op == "placeholder"]
+
+
+def _bits(value: float) -> int:
+    """A float as an integer, which differs for 0.0 and -0.0."""
+    return int(struct.unpack("<q", struct.pack("<d", value))[0])
+
+
+def _float(bits: int) -> float:
+    return float(struct.unpack("<d", struct.pack("<q", bits))[0])

@@ -16,6 +16,7 @@ from tlmd import structure
 from tlmd.errors import BadInput
 from tlmd.structure import CallStructure, Node
 from tlmd.workloads.sources import InputInfo, SourceModel, numpy_dtype
+from tlmd.workloads.torch_tensors import to_numpy
 
 _FILE = "model.json"
 _SCHEMA = 1
@@ -144,7 +145,7 @@ def _as_tvm(value: Any, info: InputInfo) -> Any:
         dtype = str(value.dtype).removeprefix("torch.")
         if dtype == info.dtype and value.data_ptr() % _ALIGNED == 0 and value.numel():
             return tvm.runtime.from_dlpack(value)
-        value = _to_numpy(value)
+        value = to_numpy(value)
     array = np.asarray(value)
     if array.dtype.name != info.dtype:
         wanted = numpy_dtype(info.dtype)
@@ -152,15 +153,6 @@ def _as_tvm(value: Any, info: InputInfo) -> Any:
             raise TypeError(f"{info.name} must have dtype {info.dtype}, not {array.dtype.name}")
         array = array.astype(wanted)
     return tvm.runtime.tensor(np.ascontiguousarray(array))
-
-
-def _to_numpy(value: Any) -> np.ndarray:
-    torch = sys.modules["torch"]
-    if value.dtype == torch.bfloat16:
-        bits: np.ndarray = value.view(torch.int16).numpy()
-        return bits.view(numpy_dtype("bfloat16"))
-    array: np.ndarray = value.numpy()
-    return array
 
 
 def _result(output: Any, wants_torch: bool) -> Any:

@@ -20,8 +20,8 @@ from tlmd.workloads.sources import (
     WrongNumberOfShapes,
     first_line,
     input_infos,
-    numpy_dtype,
 )
+from tlmd.workloads.torch_tensors import to_numpy, to_torch
 
 
 def from_module(name: str, module: Any, example: Any, shapes: Shapes | None = None) -> SourceModel:
@@ -53,10 +53,10 @@ def from_module(name: str, module: Any, example: Any, shapes: Shapes | None = No
     if not any(node.tensors()):
         raise BadInput(f"{name} returns no tensor; return what is to be computed")
     flat = flat_module(module, call)
-    program = _exported(name, flat, tensors)
+    program = exported(name, flat, tensors)
     relax = import_program(name, program)
     infos = input_infos(name, relax, tensors, call.input_names())
-    example_arrays = tuple(_to_numpy(tensor) for tensor in tensors)
+    example_arrays = tuple(to_numpy(tensor) for tensor in tensors)
     return SourceModel(name, relax, infos, _torch_reference(flat), call, node, example_arrays)
 
 
@@ -134,8 +134,8 @@ def flat_module(module: Any, call: CallStructure) -> Any:
     return flat
 
 
-def _exported(name: str, module: Any, example: list[Any]) -> Any:
-    """The exported program of a module of `flat_module`. Raises `BadInput`."""
+def exported(name: str, module: Any, example: Sequence[Any]) -> Any:
+    """The exported program of a module with flat inputs and outputs. Raises `BadInput`."""
     import torch
 
     first: Exception | None = None
@@ -177,24 +177,6 @@ def _torch_reference(module: Any) -> ReferenceFunction:
         import torch
 
         with torch.no_grad():
-            return [_to_numpy(output) for output in module(*map(_to_torch, inputs))]
+            return [to_numpy(output) for output in module(*map(to_torch, inputs))]
 
     return run
-
-
-def _to_torch(value: np.ndarray) -> Any:
-    import torch
-
-    if value.dtype.name == "bfloat16":
-        return torch.from_numpy(value.view(np.int16).copy()).view(torch.bfloat16)
-    return torch.from_numpy(value.copy())
-
-
-def _to_numpy(value: Any) -> np.ndarray:
-    import torch
-
-    if value.dtype == torch.bfloat16:
-        bits: np.ndarray = value.detach().contiguous().view(torch.int16).numpy()
-        return bits.view(numpy_dtype("bfloat16"))
-    array: np.ndarray = value.detach().cpu().numpy()
-    return array

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,8 @@ import torch
 
 from tlmd.errors import BadInput
 from tlmd.workloads.sources import first_line, import_failure
-from tlmd.workloads.torch_normalise import has_open_inputs, is_empty, normalise
+from tlmd.workloads.torch_folding import is_empty
+from tlmd.workloads.torch_normalise import has_open_inputs, normalise
 from tlmd.workloads.torch_operators import NotConvertible, converters
 
 
@@ -82,6 +84,29 @@ def _depends_on_data(value: Any) -> bool:
         if isinstance(v, torch.Tensor)
         for extent in v.shape
     )
+
+
+def is_supported(node: Any, known: Iterable[str]) -> bool:
+    """Whether TVM may compile a node of a normalised program. `known`: names with a converter."""
+    if node.op != "call_function":
+        return False
+    if node.target is operator.getitem:
+        return is_supported(node.args[0], known) and _is_plain(node.meta.get("val"))
+    if not isinstance(node.target, torch._ops.OpOverload) or node.target.__name__ not in known:
+        return False
+    if torch.Tag.nondeterministic_seeded in node.target.tags or node.target._schema.is_mutable:
+        return False
+    result = node.meta.get("val")
+    several = isinstance(result, (tuple, list))  # the node that takes one out is looked at
+    sources = [source.meta.get("val") for source in node.all_input_nodes]
+    return all(map(_is_plain, sources if several else [result, *sources]))
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether a value is a dense real tensor of known size with elements."""
+    if not isinstance(value, torch.Tensor) or is_empty(value) or _depends_on_data(value):
+        return False
+    return value.layout == torch.strided and not (value.is_complex() or value.is_quantized)
 
 
 def unsupported(program: Any, names: Iterable[str]) -> str:

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch._decomp import decomposition_table
 from torch.export.exported_program import default_decompositions
-from torch.export.graph_signature import InputKind, InputSpec, TensorArgument
+from torch.utils._pytree import tree_leaves
 
 from tlmd.workloads import (
     torch_functions,
@@ -26,6 +26,7 @@ from tlmd.workloads import (
     torch_promotion,
     torch_reductions,
 )
+from tlmd.workloads.torch_folding import fold_constants, is_random, mutates
 
 Table = dict[Any, Callable[..., Any]]
 
@@ -36,15 +37,6 @@ _PREFERRED = {
 }
 _OWN = (torch_promotion, torch_indexing, torch_functions, torch_reductions, torch_pools)
 _CUSTOM = {"transformers.grouped_mm_fallback.default": torch_pools.grouped_product}
-# Folded values that are larger than this stay computations.
-_LARGEST_CONSTANT = 2**26
-# Constants of at most this many elements are shared if they are equal.
-_SHARED = 2**16
-# These say in one number, or one row, what a constant would spell out.
-_KEPT = {
-    *("full.default", "zeros.default", "ones.default", "scalar_tensor.default"),
-    *("expand.default", "repeat.default"),
-}
 _CHECKS = (
     *(torch.ops.aten._assert_scalar, torch.ops.aten._assert_async),
     *(torch.ops.aten._assert_tensor_metadata, torch.ops.aten.sym_constrain_range),
@@ -92,8 +84,8 @@ def _table(known: frozenset[str]) -> Table:
         if (
             new
             and (name not in known or name in _PREFERRED)
-            and not _is_random(op)
-            and not _mutates(op)
+            and not is_random(op)
+            and not mutates(op)
         ):
             table[op] = function
     for own in _OWN:
@@ -104,15 +96,25 @@ def _table(known: frozenset[str]) -> Table:
 
 
 def _after(first: Callable[..., Any], second: Callable[..., Any] | None) -> Callable[..., Any]:
-    """`first`, and `second` where that leaves the operator as it is."""
-    if second is None:
-        return first
+    """`first`, and `second` where that leaves the operator as it is.
+
+    `first` is for real numbers only, because TVM has no complex ones.
+    """
 
     def decomposition(*args: Any, **kwargs: Any) -> Any:
-        result = first(*args, **kwargs)
-        return second(*args, **kwargs) if result is NotImplemented else result
+        result = NotImplemented
+        if not any(map(_is_complex, tree_leaves((args, kwargs)))):
+            result = first(*args, **kwargs)
+        if result is NotImplemented and second is not None:
+            return second(*args, **kwargs)
+        return result
 
     return decomposition
+
+
+def _is_complex(value: Any) -> bool:
+    dtype = getattr(value, "dtype", value)
+    return isinstance(value, complex) or (isinstance(dtype, torch.dtype) and dtype.is_complex)
 
 
 def _used_outputs(node: Any) -> set[int]:
@@ -151,148 +153,3 @@ def _drop_checks(program: Any) -> None:
         if packet in _CHECKS and not node.users:
             program.graph.erase_node(node)
     program.graph.eliminate_dead_code()
-
-
-def fold_constants(program: Any) -> None:
-    """Compute what depends on weights and other constants only, and make constants of it."""
-    folding = _Folding(program)
-    # The last ones first, because what stands before a kept one is then known to be needed.
-    for node in reversed(list(program.graph.nodes)):
-        if folding.is_needed(node):
-            folding.keep_or_replace(node)
-    program.graph.eliminate_dead_code()
-    program.graph_module.recompile()
-
-
-class _Folding:
-    """The constants of a program."""
-
-    def __init__(self, program: Any) -> None:
-        self._program = program
-        self._values = _weights(program)
-        self._constant = set(self._values)
-        self._kept: set[Any] = set()
-        self._shared: dict[Any, Any] = {}
-        self._count = 0
-        for node in program.graph.nodes:
-            if node.op == "get_attr" and isinstance(_attribute(program, node), torch.Tensor):
-                self._values[node] = _attribute(program, node)
-                self._constant.add(node)
-            elif self._foldable(node):
-                self._constant.add(node)
-            elif is_empty(node.meta.get("val")):
-                # It holds no data, so what is computed from it alone is a constant.
-                value = node.meta["val"]
-                self._values[node] = torch.zeros(value.shape, dtype=value.dtype)
-                self._constant.add(node)
-
-    def _foldable(self, node: Any) -> bool:
-        is_operator = isinstance(node.target, torch._ops.OpOverload)
-        if node.op != "call_function" or not (is_operator or node.target is operator.getitem):
-            return False
-        if is_operator and (_mutates(node.target) or _is_random(node.target)):
-            return False
-        if not _is_plain(node.meta.get("val")):
-            return False
-        return all(source in self._constant for source in node.all_input_nodes)
-
-    def is_needed(self, node: Any) -> bool:
-        """Whether what is not constant, or is kept, uses this computed constant."""
-        if node not in self._constant or node.op == "placeholder":
-            return False
-        value = node.meta.get("val")
-        if not isinstance(value, torch.Tensor) or is_empty(value):
-            return False
-        return any(user not in self._constant or user in self._kept for user in node.users)
-
-    def keep_or_replace(self, node: Any) -> None:
-        """Replace the node by a constant, unless that would only be a larger one."""
-        if getattr(node.target, "__name__", "") in _KEPT:
-            self._kept.add(node)
-            return
-        value = self._compute(node).detach().contiguous().clone()
-        node.replace_all_uses_with(self._placeholder(value, node))
-
-    def _compute(self, node: Any) -> Any:
-        if node not in self._values:
-            args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), self._compute)
-            with torch.no_grad():
-                self._values[node] = node.target(*args, **kwargs)
-        return self._values[node]
-
-    def _placeholder(self, value: Any, node: Any) -> Any:
-        key = None
-        if value.numel() <= _SHARED:
-            raw = value.reshape(-1).view(torch.uint8) if value.numel() else value
-            key = (value.dtype, value.shape, raw.numpy().tobytes())
-            if key in self._shared:
-                return self._shared[key]
-        program, name = self._program, f"folded_{self._count}"
-        self._count += 1
-        first = next(n for n in program.graph.nodes if n.op != "get_attr")
-        with program.graph.inserting_before(first):
-            placeholder = program.graph.placeholder(name)
-        placeholder.meta["val"] = node.meta["val"]
-        spec = InputSpec(InputKind.CONSTANT_TENSOR, TensorArgument(name), name, None)
-        program.graph_signature.input_specs.insert(0, spec)
-        program.constants[name] = value
-        self._values[placeholder] = value
-        self._constant.add(placeholder)
-        if key is not None:
-            self._shared[key] = placeholder
-        return placeholder
-
-
-def is_empty(value: Any) -> bool:
-    """Whether a node's value is a tensor without elements."""
-    return (
-        isinstance(value, torch.Tensor)
-        and all(isinstance(extent, int) for extent in value.shape)
-        and 0 in value.shape
-    )
-
-
-def _is_random(op: Any) -> bool:
-    return torch.Tag.nondeterministic_seeded in op.tags
-
-
-def _mutates(op: Any) -> bool:
-    return bool(op._schema.is_mutable)
-
-
-def _is_plain(value: Any) -> bool:
-    """Whether a node's value is a tensor, or several, of known and moderate size."""
-    values = value if isinstance(value, (tuple, list)) else [value]
-    return all(
-        isinstance(v, torch.Tensor)
-        and all(isinstance(extent, int) for extent in v.shape)
-        and v.numel() <= _LARGEST_CONSTANT
-        for v in values
-    )
-
-
-def _attribute(program: Any, node: Any) -> Any:
-    found = program.graph_module
-    for part in node.target.split("."):
-        found = getattr(found, part)
-    return found
-
-
-def _weights(program: Any) -> dict[Any, Any]:
-    """The placeholders of parameters, buffers and constants, and their values."""
-    kinds = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
-    signature = program.graph_signature
-    changed = set(signature.buffers_to_mutate.values())
-    targets = {
-        spec.arg.name: spec.target
-        for spec in signature.input_specs
-        if spec.kind in kinds and spec.target not in changed
-    }
-    found = {}
-    for node in program.graph.nodes:
-        if node.op == "placeholder" and node.name in targets:
-            target = targets[node.name]
-            stored = program.state_dict.get(target, program.constants.get(target))
-            if isinstance(stored, torch.Tensor):
-                found[node] = stored
-    return found

@@ -1,0 +1,187 @@
+"""Splits a graph that TVM cannot compile as a whole: it compiles parts, and PyTorch runs the rest.
+
+The graph is exported and normalised. Nodes that TVM can compile form regions, such that no region
+needs its own outputs. Regions with little work stay in PyTorch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import torch
+from torch.export.graph_signature import OutputKind
+from torch.fx.passes.utils.fuser_utils import fuse_by_partitions
+
+from tlmd.errors import BadInput, TlmdError
+from tlmd.workloads import torch_frontend
+from tlmd.workloads.sources import first_line
+from tlmd.workloads.torch_import import is_supported
+from tlmd.workloads.torch_normalise import normalise
+from tlmd.workloads.torch_operators import converters
+
+_PREFIX = "region_"
+_FEWEST = 3  # operators of a region, without those that only change a shape
+_MOST = 32  # regions of a graph; compiling one takes seconds
+# A region is worth it if the name of one of its operators begins so.
+_HEAVY = (
+    *("mm.", "_int_mm.", "addmm.", "bmm.", "baddbmm.", "matmul.", "linear."),
+    *("conv", "_scaled_dot_product", "scaled_dot_product"),
+    *("native_layer_norm", "native_group_norm", "native_batch_norm", "_native_batch_norm"),
+    *("layer_norm", "group_norm", "batch_norm", "_fused_rms_norm"),
+)
+_LIGHT = ("view.", "reshape.", "getitem", "permute.", "expand.", "unsqueeze.", "squeeze.")
+_STRIDED = ("as_strided.default", "as_strided_copy.default")
+
+
+def split(
+    name: str, module: torch.nn.Module, example: Sequence[Any], refused: Collection[str] = ()
+) -> torch.fx.GraphModule:
+    """`module` as a graph whose regions are submodules, named as `region_names` says.
+
+    `module` takes and returns flat tensors. Weights are attributes of the region that uses them.
+    `refused`: names of operators that stay in PyTorch, besides those that TVM lacks.
+    Raises `BadInput` if there is no region that is worth it, or nothing to split.
+    """
+    try:
+        return _split(name, module, example, refused)
+    except TlmdError:
+        raise
+    except Exception as error:  # PyTorch raises many kinds
+        raise BadInput(f"PyTorch cannot split {name} ({first_line(error)})") from error
+
+
+def region_names(graph: torch.fx.GraphModule) -> list[str]:
+    """The names of the submodules that are regions, in the order of their calls."""
+    calls = [str(node.target) for node in graph.graph.nodes if node.op == "call_module"]
+    return [name for name in calls if name.startswith(_PREFIX)]
+
+
+def region_inputs(
+    graph: torch.fx.GraphModule, example: Sequence[torch.Tensor]
+) -> dict[str, list[torch.Tensor]]:
+    """What each region is called with when the graph runs on `example`."""
+    found: dict[str, list[torch.Tensor]] = {}
+    hooks = []
+    for name in region_names(graph):
+
+        def keep(_: Any, inputs: tuple[torch.Tensor, ...], name: str = name) -> None:
+            found[name] = [value.detach().clone() for value in inputs]
+
+        hooks.append(graph.get_submodule(name).register_forward_pre_hook(keep))
+    try:
+        with torch.no_grad():
+            graph.forward(*example)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return found
+
+
+def _split(
+    name: str, module: torch.nn.Module, example: Sequence[Any], refused: Collection[str]
+) -> torch.fx.GraphModule:
+    known = converters()
+    program = normalise(torch_frontend.exported(name, module, example), known)
+    _check_effects(name, program)
+    graph: torch.fx.GraphModule = program.module(check_guards=False)
+    graph.graph.set_codegen(torch.fx.graph.CodeGen())  # inputs and outputs are flat
+    _clean(graph.graph)
+    supported = _supported(graph.graph, set(known) - set(refused))
+    calls = [node for node in graph.graph.nodes if node.op == "call_function"]
+    if len(supported) == len(calls):
+        raise BadInput(f"{name} has no operator to leave to PyTorch")
+    regions = _regions(graph.graph, supported)
+    if not regions:
+        raise BadInput(f"{name} has no part that is worth a library of its own")
+    parts = [dict.fromkeys(region) for region in regions]
+    fused = fuse_by_partitions(graph, parts, prefix=_PREFIX, always_return_tuple=True)
+    fused.delete_all_unused_submodules()
+    fused.recompile()
+    return fused
+
+
+def _check_effects(name: str, program: Any) -> None:
+    """Refuse what does more than compute outputs, and what depends on strides."""
+    allowed = (OutputKind.USER_OUTPUT, OutputKind.TOKEN)
+    if any(spec.kind not in allowed for spec in program.graph_signature.output_specs):
+        raise BadInput(f"{name} changes an input or a buffer")
+    for node in program.graph.nodes:
+        if not isinstance(node.target, torch._ops.OpOverload):
+            continue
+        if torch.Tag.nondeterministic_seeded in node.target.tags:
+            raise BadInput(f"{name} draws random numbers")
+        if node.target._schema.is_mutable:
+            raise BadInput(f"{name} changes a tensor ({node.target})")
+        if node.target.__name__ in _STRIDED:
+            raise BadInput(f"{name} reads a tensor by its strides ({node.target})")
+
+
+def _clean(graph: torch.fx.Graph) -> None:
+    """Let views accept all strides, as outputs of libraries are contiguous. Erase old weights."""
+    for node in list(graph.nodes):
+        if node.target is torch.ops.aten.view.default:
+            node.target = torch.ops.aten.reshape.default
+        if node.op == "get_attr" and not node.users:
+            graph.erase_node(node)
+
+
+def _supported(graph: torch.fx.Graph, known: Collection[str]) -> set[torch.fx.Node]:
+    """The nodes that TVM can compile. One with several outputs is among them if all of them are."""
+    found = {node for node in graph.nodes if is_supported(node, known)}
+    for node in graph.nodes:
+        several = isinstance(node.meta.get("val"), (tuple, list))
+        if node in found and several and not found.issuperset(node.users):
+            found -= {node, *node.users}
+    return found
+
+
+def _regions(graph: torch.fx.Graph, supported: set[torch.fx.Node]) -> list[list[torch.fx.Node]]:
+    """The nodes of each region that is worth it."""
+    constants = _own_constants(graph, supported)
+    levels = _levels(graph, supported, constants)
+    for node in reversed(graph.nodes):
+        if node in constants and node.users:
+            (user,) = node.users
+            if user in levels:
+                levels[node] = levels[user]
+    found: dict[int, list[torch.fx.Node]] = {}
+    for node in graph.nodes:
+        if levels.get(node, 1) % 2 == 0:
+            found.setdefault(levels[node], []).append(node)
+    regions = [nodes for nodes in found.values() if _is_worth_it(nodes)]
+    return sorted(regions, key=len, reverse=True)[:_MOST]
+
+
+def _own_constants(graph: torch.fx.Graph, supported: set[torch.fx.Node]) -> set[torch.fx.Node]:
+    """Weights, and what is computed from nothing else. Afterwards each has at most one user."""
+    constants: set[torch.fx.Node] = set()
+    for node in graph.nodes:
+        tensor = node.op == "get_attr" and isinstance(node.meta.get("val"), torch.Tensor)
+        if tensor or (node in supported and constants.issuperset(node.all_input_nodes)):
+            constants.add(node)
+    for node in reversed(list(graph.nodes)):
+        for user in list(node.users)[1:] if node in constants else ():
+            with graph.inserting_after(node):
+                copy = graph.node_copy(node, lambda source: source)
+            user.replace_input_with(node, copy)
+            constants.add(copy)
+    return constants
+
+
+def _levels(
+    graph: torch.fx.Graph, supported: set[torch.fx.Node], constants: set[torch.fx.Node]
+) -> dict[torch.fx.Node, int]:
+    """A level for each call: even if TVM compiles it, odd if not. No input has a higher level."""
+    levels: dict[torch.fx.Node, int] = {}
+    for node in graph.nodes:
+        if node.op == "call_function" and node not in constants:
+            lowest = max((levels.get(source, 0) for source in node.all_input_nodes), default=0)
+            levels[node] = lowest + (lowest % 2 != int(node not in supported))
+    return levels
+
+
+def _is_worth_it(nodes: Sequence[torch.fx.Node]) -> bool:
+    names = [str(getattr(n.target, "__name__", "")) for n in nodes if n.op == "call_function"]
+    work = [name for name in names if not name.startswith(_LIGHT)]
+    return len(work) >= _FEWEST and any(name.startswith(_HEAVY) for name in work)
