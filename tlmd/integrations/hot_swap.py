@@ -34,6 +34,7 @@ _POLL_S = 2.0
 _GAIN = 0.95  # a job's estimate below this share of the last one is worth a new compile
 FASTER = 0.98  # a library replaces another one below this share of its time
 _TIMING_S = 0.4  # for all libraries that are compared
+_IN_A_ROW = 3  # runs of the same: threads of the one before may still spin during the first
 Run = Callable[[Sequence[Any]], list[Any]]
 
 
@@ -148,10 +149,11 @@ def shortest_times(runs: Sequence[Run], example: Sequence[Any]) -> list[float]:
     with torch.no_grad():
         for number in range(200):
             for index, run in enumerate(runs):
-                begin = time.perf_counter()
-                run(example)
-                best[index] = min(best[index], time.perf_counter() - begin)
-            if number >= 3 and time.perf_counter() > end:
+                for _ in range(_IN_A_ROW):
+                    begin = time.perf_counter()
+                    run(example)
+                    best[index] = min(best[index], time.perf_counter() - begin)
+            if number >= 1 and time.perf_counter() > end:
                 break
     return best
 
