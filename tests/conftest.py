@@ -8,6 +8,7 @@ change does not.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -64,6 +65,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.get_closest_marker("slow") is not None)
 
 
+def pytest_configure() -> None:
+    """Daemons of the tests have the priority of the tests, which wait for them."""
+    os.environ.setdefault("TLMD_DAEMON__NICENESS", "0")
+
+
 def pytest_runtest_setup() -> None:
     """Torch uses one thread in tests that use torch; tests would fight over the cores otherwise."""
     if "torch" in sys.modules:
@@ -115,7 +121,7 @@ def daemon(tmp_path_factory: pytest.TempPathFactory, untrained: Path) -> Iterato
     """One daemon for all tests that neither stop nor kill it. Its actors may still be starting."""
     import tlmd
 
-    settings = {**_STRICT, "generate.checkpoint": str(untrained)}
+    settings = {**_STRICT, "generate.checkpoint": str(untrained), "daemon.niceness": 1}
     with tlmd.start(tmp_path_factory.mktemp("daemon") / "state", None, **settings) as running:
         yield running
 

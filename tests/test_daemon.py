@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 import stat
 import time
 from pathlib import Path
@@ -90,6 +91,15 @@ def test_a_job_and_what_is_known_of_it(daemon: tlmd.Daemon, job: tlmd.Job) -> No
     assert len(set(endtoend.candidates(daemon.state_dir))) == len(
         endtoend.candidates(daemon.state_dir)
     )
+
+
+def test_all_of_a_daemon_that_stays_lets_others_go_first(
+    daemon: tlmd.Daemon, job: tlmd.Job
+) -> None:
+    own = os.getpriority(os.PRIO_PROCESS, 0)
+    pids = [daemon.pid, *(actor["pid"] for actor in daemon.status()["actors"])]
+    assert len(pids) > 3
+    assert all(os.getpriority(os.PRIO_PROCESS, pid) > own for pid in pids)
 
 
 def test_commands(daemon: tlmd.Daemon, job: tlmd.Job) -> None:

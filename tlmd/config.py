@@ -195,6 +195,10 @@ class DaemonConfig(_Section):
     generators: int = Field(0, ge=0)
     """Generator actors. 0: as many as the cores allow."""
 
+    niceness: int = Field(15, ge=0, le=19)
+    """Of a daemon that stays and all its processes: the user's programs come first. The daemon that
+    `tlmd tune` starts for one job, and those on a cluster, have the normal priority."""
+
 
 class CheckConfig(_Section):
     """The limits of the process that loads, lowers and compiles a user's model."""

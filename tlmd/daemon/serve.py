@@ -44,6 +44,8 @@ def serve(state_dir: Path, config: Config, address: str = "", ownership: str = "
 
     os.environ["TLMD_STATE_DIR"] = str(state_dir)  # marks every process of this daemon
     private = ownership == "private"
+    if not private and not address:
+        os.nice(config.daemon.niceness)
     service = Service(state_dir, config, Settings(config, state_dir, address), resume=not private)
     token = _token(state_dir)
     server = HttpServer(make_app(service, token), config.daemon.port)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import threading
 import time
 import uuid
@@ -34,6 +35,7 @@ _POLL_S = 2.0
 _GAIN = 0.95  # a job's estimate below this share of the last one is worth a new compile
 FASTER = 0.98  # a library replaces another one below this share of its time
 _TIMING_S = 0.4  # for all libraries that are compared
+_NICENESS = 15  # of the thread that compiles in the background
 _IN_A_ROW = 3  # runs of the same: threads of the one before may still spin during the first
 Run = Callable[[Sequence[Any]], list[Any]]
 
@@ -168,6 +170,7 @@ def _improve(reference: weakref.ref[Function], name: str, state_dir: Path) -> No
     """Give the graph's tasks to the daemon, and compile again whenever it has found better ones."""
     path = state_dir / "jobs" / f"{uuid.uuid4().hex[:12]}.tasks"
     with contextlib.suppress(TlmdError, OSError):
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
         daemon = _wait_for_daemon(reference, state_dir)
         function = reference()
         if daemon is None or function is None:
