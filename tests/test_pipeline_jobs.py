@@ -213,6 +213,14 @@ def test_a_job_says_what_its_newest_quarter_gained() -> None:
     assert gain == pytest.approx(1 - now / earlier) and 0 <= gain < 1
 
 
+def test_a_job_with_one_batch_of_each_task_knows_no_gain() -> None:
+    run = Run(options(batch=8, per_task=8, chunk=2))
+    job = run.add(TuningJob("j", trials=8))
+    run.until_idle()
+    assert all(len(one.best_after_batch) == 1 for one in job.tasks)
+    assert job.progress(0.0).recent_gain is None
+
+
 def test_past_the_time_budget_a_job_waits_for_what_is_in_flight() -> None:
     run = Run(options(batch=32, per_task=8, chunk=2))
     job = run.add(TuningJob("j", trials=400, budget_s=0.5))

@@ -11,6 +11,7 @@ from tlmd.types import Baseline, Candidate, JobState, Proposal, Record, Status, 
 # Comparisons of one task: after each, the best may be another one that was not compared yet.
 _MAX_COMPARISONS = 3
 _MAX_EMPTY_ROUNDS = 4  # rounds in which TVM refuses every candidate, before a task is exhausted
+_MOST = 0.5  # of a job's time: what its newest batches gained is known
 
 
 @dataclass
@@ -160,7 +161,7 @@ class Progress:
     elapsed_s: float
     recent_gain: float | None = None
     """By which share the newest quarter of the batches of each task lowered the weighted sum. None:
-    too few batches."""
+    most of the sum is of tasks with too few batches."""
 
 
 @dataclass
@@ -255,4 +256,6 @@ class TuningJob:
         known = [(t, t.earlier_best_seconds) for t in self.tasks if t.best is not None]
         pairs = [(self.weight(t), s, min(t.best_seconds, s)) for t, s in known if s is not None]
         earlier = sum(weight * before for weight, before, _ in pairs)
-        return 1 - sum(weight * now for weight, _, now in pairs) / earlier if earlier else None
+        now = sum(weight * best for weight, _, best in pairs)
+        whole = sum(self.weight(t) * t.best_seconds for t, _ in known)
+        return 1 - now / earlier if earlier and now >= _MOST * whole else None
