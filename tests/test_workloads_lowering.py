@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from torch import nn
 from tvm import relax
 from tvm.s_tir import meta_schedule as ms
 
+from tlmd.records import metaschedule
 from tlmd.space.target import resolve, tvm_target
 from tlmd.types import Task
 from tlmd.workloads import lowering
@@ -158,3 +160,29 @@ def record(database: Any, task: Task) -> None:
     database.commit_tuning_record(
         ms.database.TuningRecord(schedule.trace, workload, [1e-3], TARGET, arguments)
     )
+
+
+class Scatters(nn.Module):
+    def forward(self, x: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+        return torch.relu(x.index_put((at,), torch.zeros(3)))
+
+
+def test_what_tvm_writes_as_plain_loops_is_no_task(tmp_path: Path) -> None:
+    example = (torch.randn(8), torch.tensor([1, 5, 2]))
+    source = from_module("scatters", Scatters(), example)
+    lowered = lowering.lower(source.module, TARGET)
+    database = metaschedule.create(tmp_path)
+    for task in lowering.extract(lowered, INFO):
+        metaschedule.commit(database, task, metaschedule.UNSCHEDULED, 1.0, TARGET)
+    compiled = run(source, lowered, database)
+    assert compiled.functions == compiled.functions_with_record
+
+
+def test_functions_of_one_id_have_the_same_names_in_all_sets_of_shapes() -> None:
+    known: dict[str, Any] = {}
+    first, second = (
+        lowering.lower(from_module(n, Repeated(), (torch.randn(2, 32),)).module, TARGET, known)
+        for n in ("first", "second")
+    )
+    modules = [{t.id: t.module for t in lowering.extract(m, INFO)} for m in (first, second)]
+    assert modules[0] == modules[1] and set(known) >= set(modules[0])

@@ -113,3 +113,31 @@ def test_what_is_sampled_is_what_tvm_applies_over_the_whole_zoo(full: bool) -> N
             assert decode(space.sketches, tokens, task.id) == candidate
         programs += len(drawn) + len(written)
     assert programs >= (PROGRAMS if full else 2 * per_task * len(tasks))
+
+
+# Parameters as published (torchvision, timm); those of ViT without the classifier.
+PARAMETERS = {
+    "resnet18": 11_689_512,
+    "resnet34": 21_797_672,
+    "resnet50": 25_557_032,
+    "resnext50": 25_028_904,
+    "wide-resnet50": 68_883_240,
+    "densenet121": 7_978_856,
+    "vgg16": 138_357_544,
+    "mobilenet-v2": 3_504_872,
+    "mobilenet-v3": 5_483_032,
+    "vit-s16": 21_665_664,
+    "vit-b16": 85_798_656,
+}
+
+
+@pytest.mark.parametrize("name", zoo())
+def test_every_network_can_be_built_and_has_an_output(name: str) -> None:
+    import torch
+
+    with torch.device("meta"), torch.no_grad():  # shapes only: no memory, no arithmetic
+        module, example = zoo()[name].make(None)
+        output = module.eval()(*example)
+    assert output.shape[0] == example[0].shape[0]
+    count = sum(parameter.numel() for parameter in module.parameters())
+    assert PARAMETERS.get(name, count) == count

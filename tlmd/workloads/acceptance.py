@@ -72,9 +72,10 @@ def accept(
             seconds[text.split(" ")[0]] = round(time.monotonic() - started_at, 2)
 
     sources = stage("loading the model", lambda: frontends.load_sets(spec))
+    known: dict[str, Any] = {}
     models = stage(
         "lowering it to tasks",
-        lambda: tuple(lower_source(one, source, target) for one, source in sources),
+        lambda: tuple(lower_source(one, source, target, known) for one, source in sources),
     )
     if not _runs_here(target):
         notes = ("the target is not this machine's CPU: outputs were not compared",)

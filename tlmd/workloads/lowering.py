@@ -47,14 +47,30 @@ class Compiled:
     """Names of the tunable functions without a record, which use TVM's default schedule."""
 
 
-def lower(module: IRModule, target: Any) -> IRModule:
+def lower(module: IRModule, target: Any, known: dict[str, Any] | None = None) -> IRModule:
     """Lower a Relax module to fused TensorIR functions and the Relax function that calls them.
 
     Weights must be constants and shapes static, as in the modules of `frontends.load_model`.
+    `known` holds functions by task id; modules that are lowered with the same one share them.
     """
     on_cpu = str(target.kind.name) == "llvm"
     with target, PassContext(opt_level=3):
-        return Sequential([*_graph_passes(module, on_cpu), *_loop_passes()])(module)
+        lowered = Sequential([*_graph_passes(module, on_cpu), *_loop_passes()])(module)
+    return _with_equal_names(lowered, {} if known is None else known)
+
+
+def _with_equal_names(lowered: IRModule, known: dict[str, Any]) -> IRModule:
+    """Replace functions of one task id by one of them.
+
+    Their blocks may have other names, and a schedule finds blocks by their names.
+    """
+    functions = {}
+    for var, func in lowered.functions.items():
+        if _tunable(func):
+            first = known.setdefault(task_id(tuning_module(func)), func)
+            func = first.with_attr("global_symbol", str(var.name_hint))
+        functions[var] = func
+    return IRModule(functions, attrs=lowered.attrs)
 
 
 def _graph_passes(module: IRModule, on_cpu: bool) -> list[Any]:
@@ -178,7 +194,11 @@ def _constants(sites: list[Any]) -> tuple[int, ...]:
 
 
 def _tunable(func: Any) -> bool:
-    return isinstance(func, tvm.tirx.PrimFunc) and not (func.attrs and func.attrs.get(_SCHEDULED))
+    """Whether a function is made of blocks and not scheduled; TVM writes some as plain loops."""
+    if not isinstance(func, tvm.tirx.PrimFunc) or (func.attrs and func.attrs.get(_SCHEDULED)):
+        return False
+    block = getattr(func.body, "block", None)
+    return block is not None and block.name_hint == "root"
 
 
 def _flops(module: IRModule) -> float:

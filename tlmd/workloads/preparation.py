@@ -33,7 +33,8 @@ def lower_sets(spec: ModelSpec, target: TargetInfo) -> list[LoweredModel]:
 
     Raises `BadInput` and `Failed`.
     """
-    return [lower_source(one, source, target) for one, source in frontends.load_sets(spec)]
+    known: dict[str, Any] = {}
+    return [lower_source(one, source, target, known) for one, source in frontends.load_sets(spec)]
 
 
 def merged_tasks(models: Sequence[LoweredModel]) -> list[Task]:
@@ -45,9 +46,14 @@ def merged_tasks(models: Sequence[LoweredModel]) -> list[Task]:
     return list(merged.values())
 
 
-def lower_source(spec: ModelSpec, source: Any, target: TargetInfo) -> LoweredModel:
-    """Lower a loaded model to its tasks. Raises `Failed` if it has none."""
-    lowered = lowering.lower(source.module, targets.tvm_target(target))
+def lower_source(
+    spec: ModelSpec, source: Any, target: TargetInfo, known: dict[str, Any] | None = None
+) -> LoweredModel:
+    """Lower a loaded model to its tasks. Raises `Failed` if it has none.
+
+    `known` as in `lowering.lower`.
+    """
+    lowered = lowering.lower(source.module, targets.tvm_target(target), known)
     tasks = lowering.extract(lowered, target)
     if not tasks:
         raise Failed(f"{spec.name} has no tensor program to tune")
