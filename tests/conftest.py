@@ -137,6 +137,14 @@ def job(daemon: Daemon) -> Job:
 
 
 @pytest.fixture
+def libraries_are_faster(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compiled graphs are put in use in PyTorch, however long they take."""
+    from tests.torch_graphs import use_libraries
+
+    use_libraries(monkeypatch)
+
+
+@pytest.fixture
 def run(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> Callable[..., str]:
     """A command in this process that is refused: checks its exit code, returns its one line."""
     from tlmd import cli

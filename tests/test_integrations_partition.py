@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import tlmd
-from tests.torch_graphs import Flat, Graphs, use_libraries
+from tests.torch_graphs import Flat, Graphs
 from tlmd.errors import BadInput
 from tlmd.integrations import partition
 from tlmd.integrations.hot_swap import HotSwapped
@@ -72,12 +72,6 @@ def _prepare(small_tlm: Path) -> None:
     """These tests use a small TLM."""
     torch.manual_seed(0)
     torch._dynamo.reset()
-
-
-@pytest.fixture
-def libraries_are_faster(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Libraries are put in use, however long they take."""
-    use_libraries(monkeypatch)
 
 
 def fails(*_: Any) -> list[Any]:

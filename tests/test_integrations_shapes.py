@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import tlmd
-from tests.torch_graphs import Graphs, use_libraries
+from tests.torch_graphs import Graphs
 from tlmd.integrations import torch_backend
 
 pytestmark = pytest.mark.slow
@@ -33,12 +33,6 @@ def _prepare(small_tlm: Path) -> None:
     """These tests use a small TLM."""
     torch.manual_seed(0)
     torch._dynamo.reset()
-
-
-@pytest.fixture
-def libraries_are_faster(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Libraries are put in use, however long they take."""
-    use_libraries(monkeypatch)
 
 
 @pytest.mark.usefixtures("libraries_are_faster")

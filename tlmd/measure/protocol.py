@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tlmd import wire
+from tlmd.measure.cores import CoreLayout
 from tlmd.types import MeasureInput, Outcome, TargetInfo, Task
 
 _HEADER = struct.Struct("<IB")
@@ -35,7 +36,7 @@ class Setup:
     @property
     def shared(self) -> bool:
         """Building and timing take turns on the same cores."""
-        return bool(set(self.run) & set(self.build))
+        return CoreLayout(self.run, self.build).shared
 
 
 @dataclass(frozen=True, slots=True)

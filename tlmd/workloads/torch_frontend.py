@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -138,26 +138,29 @@ def exported(name: str, module: Any, example: Sequence[Any]) -> Any:
     """The exported program of a module with flat inputs and outputs. Raises `BadInput`."""
     import torch
 
-    first: Exception | None = None
-    for as_run in (False, True):
-        module.as_run = as_run
-        try:
-            with torch.no_grad():
-                return torch.export.export(module, tuple(example), strict=False)
-        except Exception as error:
-            first = first or error
-        finally:
-            module.as_run = False
-    assert first is not None
-    reason = first_line(first)
-    raise BadInput(f"torch.export cannot export {name} ({reason}); change the model") from first
+    def export() -> Any:
+        with torch.no_grad():
+            return torch.export.export(module, tuple(example), strict=False)
+
+    try:
+        return export()
+    except Exception as error:
+        if hasattr(module, "as_run"):
+            module.as_run = True
+            try:
+                with suppress(Exception):  # the first error says more
+                    return export()
+            finally:
+                module.as_run = False
+        reason = first_line(error)
+        raise BadInput(f"torch.export cannot export {name} ({reason}); change the model") from error
 
 
 @contextmanager
 def _as_run(wanted: bool) -> Iterator[None]:
-    """If wanted: tell the code in this context that nobody exports it.
+    """In this context, torch.compiler says that no export is going on, if that is `wanted`.
 
-    Some models of transformers take other paths in an export, and fail there.
+    Some models of transformers run other code during an export, and that code fails.
     """
     import torch
 
