@@ -32,6 +32,7 @@ from benchmarks.metering import MeteredStore, MeteredWorkerPool, ThreadSeconds
 from tlmd.config import Config, DaemonConfig, TrainConfig
 from tlmd.daemon import status
 from tlmd.daemon.event_log import EventLog
+from tlmd.measure.background import BackgroundWork, OtherPrograms
 from tlmd.pipeline.jobs import TuningJob
 from tlmd.pipeline.loop import Pipeline
 from tlmd.pipeline.orders import WorkerKind
@@ -122,13 +123,14 @@ class DaemonDriver(driver.Driver):
         self.pipeline = pipeline
         self._store = store
         self._status_at = 0.0
+        self._background = BackgroundWork(OtherPrograms(os.sched_getaffinity(0)), 0.1)
 
     def step(self) -> None:
         """One step of the pipeline."""
         super().step()
         if time.monotonic() > self._status_at + _STATUS_S:
             self._status_at = time.monotonic()
-            status.snapshot(self.pipeline, [], self._store, False, 0.0, 1)
+            status.snapshot(self.pipeline, [], self._store, False, 0.0, 1, self._background)
 
     def totals(self) -> tuple[float, ...]:
         """Records, steps, seconds in which slots had work, CPU seconds of us and our children."""

@@ -122,6 +122,7 @@ def daemon(tmp_path_factory: pytest.TempPathFactory, untrained: Path) -> Iterato
     import tlmd
 
     settings = {**_STRICT, "generate.checkpoint": str(untrained), "daemon.niceness": 1}
+    settings["measure.background_share"] = 1.0  # other tests use the cores
     with tlmd.start(tmp_path_factory.mktemp("daemon") / "state", None, **settings) as running:
         yield running
 

@@ -34,13 +34,13 @@ def joined(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
 def test_what_joined_stands_still_while_something_is_timed(
     joined: subprocess.Popen[bytes], tmp_path: Path
 ) -> None:
-    taking = turns.Turns(tmp_path, shared=True)
-    assert taking.take(True, []) == 0.0
+    taking = turns.Turns(tmp_path)
+    taking.stop([])
     wait_for(lambda: state(joined.pid) == "T", 5, "stop")
-    taking.take(True, [])
-    assert taking.take(False, []) > 0.0
+    taking.stop([])
+    assert taking.stopped and taking.resume([]) > 0.0
     wait_for(lambda: state(joined.pid) != "T", 5, "resumption")
-    assert taking.take(False, []) == 0.0
+    assert taking.resume([]) == 0.0 and not taking.stopped
 
 
 def test_a_new_server_resumes_what_a_killed_one_had_stopped(
@@ -48,15 +48,8 @@ def test_a_new_server_resumes_what_a_killed_one_had_stopped(
 ) -> None:
     turns.stop([joined.pid])
     wait_for(lambda: state(joined.pid) == "T", 5, "stop")
-    turns.Turns(tmp_path, shared=True)
+    turns.Turns(tmp_path)
     wait_for(lambda: state(joined.pid) != "T", 5, "resumption")
-
-
-def test_nobody_is_stopped_where_the_cores_are_not_shared(
-    joined: subprocess.Popen[bytes], tmp_path: Path
-) -> None:
-    turns.Turns(tmp_path, shared=False).take(True, [joined.pid])
-    assert state(joined.pid) != "T"
 
 
 def test_what_has_ended_is_forgotten_even_if_its_pid_is_used_again(tmp_path: Path) -> None:

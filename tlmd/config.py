@@ -53,6 +53,10 @@ class MeasureConfig(_Section):
     build_on_run_cores: bool = True
     """Build on the slot's cores too, as long as nothing is timed there."""
 
+    background_share: float = Field(0.1, gt=0, le=1)
+    """Share of the time in which a daemon that stays works while other programs use its cores.
+    1: it does not wait for them. The daemon of `tlmd tune` never waits."""
+
     repeats: int = Field(7, ge=1)
     """Timed repeats of a candidate. One that is clearly slower than the best gets fewer, one that
     may be the best gets more."""

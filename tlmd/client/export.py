@@ -5,11 +5,10 @@ This runs in the user's process and reads the record store, so it works with and
 
 from __future__ import annotations
 
-import fcntl
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,9 +16,10 @@ from typing import Any
 from tlmd.client import reports
 from tlmd.client.tune_result import TuneResult, check_out
 from tlmd.errors import BadInput, Failed
-from tlmd.measure.cores import plan_cores, slot_lock
+from tlmd.measure.cores import plan_cores
 from tlmd.measure.peak import measure_roofline
 from tlmd.measure.program import traffic
+from tlmd.measure.slot_lock import exclusively, slot_lock
 from tlmd.pipeline.jobs import TaskState
 from tlmd.records import job_specs, metaschedule
 from tlmd.records.job_specs import JobSpec
@@ -121,14 +121,11 @@ def _version(states: list[TaskState]) -> int:
     return max((r.version for s in states for r in s.own), default=0)
 
 
-@contextmanager
-def _reserved_slot(state_dir: Path, cores: tuple[int, ...]) -> Iterator[None]:
+def _reserved_slot(state_dir: Path, cores: tuple[int, ...]) -> AbstractContextManager[None]:
     """Reserve the run cores for this process: candidates of other jobs wait until the end."""
     lock = slot_lock(state_dir / "references", cores)
     lock.parent.mkdir(parents=True, exist_ok=True)
-    with open(lock, "a") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+    return exclusively(lock)
 
 
 @dataclass(frozen=True)

@@ -184,6 +184,8 @@ def _line(status: dict[str, Any]) -> str:
     )
     if (convergence := status["convergence"]) and convergence["gain"] is not None:
         text += f", {convergence['gain']:.1%} gained over the last {convergence['window']}"
+    if status["state"] == "running" and (cores := status.get("cores_of_others")):
+        text += f"; other programs use {cores:.1f} cores and come first"
     return text
 
 

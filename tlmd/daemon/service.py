@@ -25,6 +25,7 @@ from tlmd.daemon.job_manager import JobManager
 from tlmd.daemon.jobs import make_spec
 from tlmd.daemon.task_extraction import ExtractionRequest
 from tlmd.errors import BadInput, Failed, TlmdError
+from tlmd.measure.background import BackgroundWork, OtherPrograms
 from tlmd.measure.cores import plan_slots
 from tlmd.pipeline.loop import Pipeline
 from tlmd.pipeline.orders import WorkerKind
@@ -69,6 +70,8 @@ class Service:
         self._run_cores = len(
             plan_slots(config.measure.slots, set(settings.cores), settings.run_cores)[0].run
         )
+        others = OtherPrograms(settings.cores)
+        self._background = BackgroundWork(others, config.measure.background_share)
         self._resume = resume
         self._calls: queue.Queue[tuple[Callable[[], Any], Future[Any]]] = queue.Queue()
         self._pipeline: Pipeline | None = None
@@ -256,6 +259,7 @@ class Service:
             self._stopping,
             self.started_at,
             self._run_cores,
+            self._background,
         )
 
     def _registry(self, method: str, *arguments: Any) -> Any:

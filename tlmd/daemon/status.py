@@ -7,6 +7,7 @@ import time
 from typing import Any
 
 from tlmd import __version__
+from tlmd.measure.background import BackgroundWork
 from tlmd.pipeline.jobs import TuningJob
 from tlmd.pipeline.loop import Pipeline
 from tlmd.pipeline.orders import MeasureOrder, Worker, WorkerKind
@@ -20,12 +21,14 @@ def snapshot(
     stopping: bool,
     started_at: float,
     run_cores: int,
+    background: BackgroundWork,
 ) -> dict[str, Any]:
     """The document of ``tlmd status --json``. `started_at` is in seconds since the epoch.
 
     `run_cores` is the number of cores that models are tuned for.
     """
     counts = store.counts()
+    in_use = round(background.others.cores_in_use(), 1) if background.is_limited else None
     document: dict[str, Any] = {
         "state": "stopping" if stopping else "idle",
         "batch": None,
@@ -35,6 +38,7 @@ def snapshot(
         "failed": counts.failed,
         "rate_per_s": 0.0,
         "run_cores": run_cores,
+        "cores_of_others": in_use,  # None: this daemon does not wait for other programs
         "slots": [],
         "actors": [],
         "jobs": jobs,

@@ -20,6 +20,7 @@ from tlmd.config import Config
 from tlmd.errors import BadInput, TlmdError
 from tlmd.integrations.programs import ProgramSource
 from tlmd.measure.cores import plan_slots
+from tlmd.measure.slot_lock import Calls
 from tlmd.model_spec import ModelSpec
 from tlmd.space import target as targets
 from tlmd.types import JobState, Task
@@ -36,6 +37,7 @@ _GAIN = 0.95  # a job's estimate below this share of the last one is worth a new
 FASTER = 0.98  # a library replaces another one below this share of its time
 _TIMING_S = 0.4  # for all libraries that are compared
 _NICENESS = 15  # of the thread that compiles in the background
+_PAUSE = 20  # times as long as the last compile took is the pause before the next one
 _IN_A_ROW = 3  # runs of the same: threads of the one before may still spin during the first
 Run = Callable[[Sequence[Any]], list[Any]]
 
@@ -75,6 +77,7 @@ class HotSwapped:
     ) -> None:
         self._eager: Run = lambda tensors: list(module(*tensors))
         self._current = self._eager
+        self._calls = Calls(state_dir / "references")
         self._example = [t.detach().clone() for t in example]
         self.reason = ""
         """Why it runs in eager PyTorch; empty if it runs a compiled library."""
@@ -104,7 +107,8 @@ class HotSwapped:
 
     def __call__(self, tensors: Sequence[Any]) -> list[Any]:
         """Run it once."""
-        return self._current(tensors)
+        with self._calls:  # what the daemon times and this would slow each other
+            return self._current(tensors)
 
     def improve(self) -> bool:
         """Compile with the records there are now; whether a faster library is in use."""
@@ -179,7 +183,7 @@ def _improve(reference: weakref.ref[Function], name: str, state_dir: Path) -> No
         function.save_tasks(path)
         del function
         job = daemon.submit(name, tasks=str(path))
-        last = float("inf")
+        last, next_at = float("inf"), 0.0
         for document in daemon.follow(job.id):
             function = reference()
             if function is None:
@@ -189,9 +193,11 @@ def _improve(reference: weakref.ref[Function], name: str, state_dir: Path) -> No
             progress = document.get("progress") or {}
             whole = progress.get("done", 0) >= progress.get("total", 1)
             estimate = progress.get("estimate_s") or float("inf")
-            if finished or (whole and estimate < last * _GAIN):
+            begin = time.monotonic()
+            if finished or (whole and estimate < last * _GAIN and begin >= next_at):
                 last = estimate
                 function.improve()
+                next_at = time.monotonic() + _PAUSE * (time.monotonic() - begin)
             del function
 
 

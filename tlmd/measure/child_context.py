@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import time
 from collections.abc import Iterator, Sequence
@@ -21,6 +20,7 @@ from tlmd.measure.noise import Reading
 from tlmd.measure.program import Program
 from tlmd.measure.protocol import Setup, Stage, send
 from tlmd.measure.reference import DriftMonitor
+from tlmd.measure.slot_lock import exclusively
 from tlmd.measure.timing import Samples
 from tlmd.types import Outcome, Status
 
@@ -108,11 +108,9 @@ class ChildContext:
 
 @contextlib.contextmanager
 def _slot(server: ServerContext) -> Iterator[None]:
-    """The slot, exclusively. The lock ends with this process, because it opened the file itself."""
+    """The slot, exclusively; on its cores."""
     setup, shares_cores = server.setup, server.config.build_on_run_cores
-    lock = os.open(server.lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with exclusively(server.lock_path):
         if setup.shared:  # the server lets them go on
             turns.stop([*turns.siblings(), *turns.joined(Path(setup.cache_dir))])
         elif shares_cores:
@@ -123,8 +121,6 @@ def _slot(server: ServerContext) -> Iterator[None]:
         os.sched_setaffinity(0, setup.build)
         if shares_cores:  # nothing is timed now, so the other children may build there
             sandbox.confine_siblings((*setup.build, *setup.run))
-    finally:
-        os.close(lock)
 
 
 def _pin_threads(server: ServerContext) -> None:

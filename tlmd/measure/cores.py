@@ -80,11 +80,6 @@ def spread(cores: tuple[int, ...], workers: Iterable[int]) -> None:
         os.sched_setaffinity(thread, {core})
 
 
-def slot_lock(cache_dir: Path, run: tuple[int, ...]) -> Path:
-    """The file to lock (`fcntl.flock`) while timing anything on these cores."""
-    return cache_dir / f"slot-{'-'.join(map(str, run))}.lock"
-
-
 def _physical_cores(cpus: Iterable[int], sysfs: Path) -> list[tuple[int, ...]]:
     """Groups of SMT siblings among `cpus`, ascending; a CPU without known siblings is alone."""
     left = set(cpus)

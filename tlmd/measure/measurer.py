@@ -249,7 +249,7 @@ class Measurer:
             if fd == self._wake_read:
                 os.read(fd, 1 << 16)
             elif self._server is not None and (replies := self._server.read()) is not None:
-                for reply in replies:
+                for reply in filter(lambda r: isinstance(r, MeasureReply), replies):
                     self._finish(reply)
             else:
                 self._recover()

@@ -96,7 +96,20 @@ class Stage:
     name: str
 
 
-_MESSAGES: tuple[type[Any], ...] = (Setup, Ready, LoadTask, MeasureRequest, MeasureReply, Stage)
+@dataclass(frozen=True, slots=True)
+class StandsStill:
+    """Server to client, now and then: it is alive, but other programs come first."""
+
+
+_MESSAGES: tuple[type[Any], ...] = (
+    Setup,
+    Ready,
+    LoadTask,
+    MeasureRequest,
+    MeasureReply,
+    Stage,
+    StandsStill,
+)
 
 
 @dataclass(slots=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import mmap
 import os
 from pathlib import Path
@@ -15,6 +14,7 @@ from tvm.script import from_source, tirx
 
 from tlmd.measure.noise import Reading
 from tlmd.measure.protocol import Setup
+from tlmd.measure.slot_lock import exclusively
 
 _SIZE = 160  # 8 MFLOP: about 0.1 ms on a core, all in the second-level cache
 _RUNS = 5
@@ -111,8 +111,7 @@ class DriftMonitor:
 def settled_monitor(target: Any, lock: Path, setup: Setup) -> DriftMonitor:
     """A drift monitor that has measured the idle slot."""
     kernel, probe = ReferenceKernel(target), CacheProbe(target, setup.target.l2_bytes)
-    with open(lock, "a") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+    with exclusively(lock):
         os.sched_setaffinity(0, setup.run)
         try:
             return DriftMonitor(kernel, probe, setup.reference_s)

@@ -10,19 +10,19 @@ import contextlib
 import gc
 import os
 import select
-import signal
 import sys
 import time
 import traceback
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from tlmd.config import MeasureConfig
 from tlmd.measure import turns
-from tlmd.measure.cores import slot_lock
+from tlmd.measure.background import BackgroundWork, OtherPrograms
+from tlmd.measure.forked import ForkedChild
 from tlmd.measure.protocol import (
     LoadTask,
     MeasureReply,
@@ -31,9 +31,11 @@ from tlmd.measure.protocol import (
     Ready,
     Setup,
     Stage,
+    StandsStill,
     send,
 )
 from tlmd.measure.sandbox import live_and_die_with, outcome_of_death
+from tlmd.measure.slot_lock import slot_lock
 from tlmd.space import tvm_alone
 from tlmd.types import Outcome, Status
 from tlmd.wire import WireError
@@ -41,25 +43,8 @@ from tlmd.wire import WireError
 _INPUT_CACHE_BYTES = 256 << 20
 _TAIL_BYTES = 2000
 _PRUNE_EVERY = 64  # baselines
-_TIMED = "running"  # the stage in which a child has the slot
-
-
-@dataclass
-class _Child:
-    """A child that runs, and what the server knows of it."""
-
-    pid: int
-    fd: int
-    """Where its messages arrive."""
-    log_fd: int
-    """What it prints."""
-    request: MeasureRequest
-    deadline: float | None
-    """When the server kills it; None while it waits for the slot."""
-    stage: str = "building"
-    reader: MessageReader = field(default_factory=MessageReader)
-    outcomes: tuple[Outcome, ...] = ()
-    expired: bool = False
+_TICK_S = 0.2  # how often a daemon in the background looks whether it must stand still
+_SIGN_OF_LIFE_S = 10.0
 
 
 class MeasureServer:
@@ -74,11 +59,15 @@ class MeasureServer:
 
         self._sock = sock
         self._config = MeasureConfig.model_validate_json(setup.config_json)
-        self._children: dict[int, _Child] = {}
+        self._children: dict[int, ForkedChild] = {}
         self._programs: dict[str, program.Program | str] = {}
         self._inputs: OrderedDict[str, tuple[int, list[Any]]] = OrderedDict()
         self._baselines = 0
-        self._turns = turns.Turns(Path(setup.cache_dir), setup.shared)
+        self._shared = setup.shared
+        self._turns = turns.Turns(Path(setup.cache_dir))
+        others = OtherPrograms({*setup.run, *setup.build})
+        self._background = BackgroundWork(others, self._config.background_share)
+        self._told_at = 0.0
         self._run_child: Callable[..., None] = child.run
         self._parse, self._make_inputs = program.parse, program.make_inputs
         intrinsics.register(setup.target.arch)
@@ -117,29 +106,44 @@ class MeasureServer:
                 self._take_turns()
         finally:
             for child in list(self._children.values()):
-                _kill(child.pid)
+                child.kill()
                 os.waitpid(child.pid, 0)
             self.end()
 
     def end(self) -> None:
         """Let those go on that are stopped."""
-        self._turns.take(False, [])
+        self._turns.resume([])
 
     def _take_turns(self) -> None:
-        timed = any(c.stage == _TIMED for c in self._children.values())
-        others = [c for c in self._children.values() if c.stage != _TIMED]
-        stopped_s = self._turns.take(timed, [c.pid for c in others])
-        for child in others:
-            if child.deadline is not None:
-                child.deadline += stopped_s
+        """Stop all that is not timed while something is, or while other programs come first."""
+        timed = any(c.is_timed for c in self._children.values())
+        others = [c for c in self._children.values() if not c.is_timed]
+        pids = [c.pid for c in others]
+        must_wait = self._background.must_wait()
+        if (timed and self._shared) or must_wait:
+            self._turns.stop(pids)
+        elif self._shared or self._turns.stopped:
+            stopped_s = self._turns.resume(pids)
+            for child in others:
+                if child.deadline is not None:
+                    child.deadline += stopped_s
+        if must_wait and time.monotonic() - self._told_at > _SIGN_OF_LIFE_S:
+            self._told_at = time.monotonic()
+            with contextlib.suppress(OSError):
+                send(self._sock, StandsStill())
+
+    def _going(self) -> list[ForkedChild]:
+        """The children whose time is limited now: those that stand still lose none."""
+        return [c for c in self._children.values() if c.is_timed or not self._turns.stopped]
 
     def _readable(self) -> list[int]:
         poll = select.poll()
         for fd in (self._sock, *self._children):
             poll.register(fd, select.POLLIN)
-        deadlines = [c.deadline for c in self._children.values() if c.deadline is not None]
-        wait = max(0.0, min(deadlines) - time.monotonic()) if deadlines else None
-        return [fd for fd, _ in poll.poll(None if wait is None else wait * 1000 + 1)]
+        now = time.monotonic()
+        waits = [max(0.0, c.deadline - now) for c in self._going() if c.deadline is not None]
+        waits += [_TICK_S] if self._background.is_limited else []
+        return [fd for fd, _ in poll.poll(min(waits) * 1000 + 1 if waits else None)]
 
     def _handle(self, message: Any) -> None:
         if isinstance(message, LoadTask):
@@ -174,7 +178,7 @@ class MeasureServer:
         os.close(write_fd)
         programs = max(1, len(request.inputs))
         deadline = time.monotonic() + self._config.build_timeout * programs
-        self._children[read_fd] = _Child(pid, read_fd, log_fd, request, deadline)
+        self._children[read_fd] = ForkedChild(pid, read_fd, log_fd, request, deadline)
 
     def _cached_inputs(self, program: Any) -> list[Any] | None:
         """Inputs that children inherit; None where they are too large to keep in memory."""
@@ -193,7 +197,7 @@ class MeasureServer:
             self._inputs.popitem(last=False)
         return self._inputs[program.task_id][1]
 
-    def _read_child(self, child: _Child) -> None:
+    def _read_child(self, child: ForkedChild) -> None:
         try:
             alive = child.reader.read(child.fd)
             while (message := child.reader.next()) is not None:
@@ -210,7 +214,7 @@ class MeasureServer:
         if not alive:
             self._reap_child(child)
 
-    def _deadline(self, child: _Child) -> float | None:
+    def _deadline(self, child: ForkedChild) -> float | None:
         if child.stage == "waiting":  # for other children, each of which has a deadline
             return None
         config, is_baseline = self._config, child.request.is_baseline
@@ -218,14 +222,14 @@ class MeasureServer:
 
     def _kill_expired(self) -> None:
         now = time.monotonic()
-        for child in self._children.values():
+        for child in self._going():
             if child.deadline is not None and child.deadline <= now:
                 child.expired = True
                 child.deadline = None
-                _kill(child.pid)  # then its pipe ends, and `_read_child` notices
+                child.kill()  # then its pipe ends, and `_read_child` notices
 
-    def _reap_child(self, child: _Child) -> None:
-        status = _wait(child.pid)
+    def _reap_child(self, child: ForkedChild) -> None:
+        status = child.wait()
         del self._children[child.fd]
         os.close(child.fd)
         size = os.fstat(child.log_fd).st_size
@@ -243,22 +247,6 @@ class MeasureServer:
     def _reply(self, request: MeasureRequest, outcomes: tuple[Outcome, ...]) -> None:
         with contextlib.suppress(OSError):  # where the client is gone, the loop ends by itself
             send(self._sock, MeasureReply(request.ticket, outcomes))
-
-
-def _kill(pid: int) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)
-
-
-def _wait(pid: int) -> int:
-    """Wait for a child whose pipe has ended; kill it after a second if it still runs."""
-    for _ in range(200):
-        found, status = os.waitpid(pid, os.WNOHANG)
-        if found:
-            return status
-        time.sleep(0.005)
-    _kill(pid)
-    return os.waitpid(pid, 0)[1]
 
 
 def main(sock: int, parent: int) -> int:

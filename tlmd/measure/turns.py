@@ -20,27 +20,26 @@ _FOLDER = "take_turns"
 
 
 class Turns:
-    """Stops and resumes the others for a measuring server. Does nothing on cores not `shared`."""
+    """Stops and resumes the others for a measuring server."""
 
-    def __init__(self, cache_dir: Path, shared: bool) -> None:
+    def __init__(self, cache_dir: Path) -> None:
         self._cache_dir = cache_dir
-        self._shared = shared
         self._stopped_at: float | None = None
-        self.take(False, [])  # an earlier server may have been killed in the middle of a turn
+        self.resume([])  # an earlier server may have been killed in the middle of a turn
 
-    def take(self, timed: bool, others: Sequence[int]) -> float:
-        """Stop the processes `others` and those that joined while something is `timed`.
+    @property
+    def stopped(self) -> bool:
+        """The others stand still."""
+        return self._stopped_at is not None
 
-        Else they go on; returns for how many seconds they were stopped.
-        """
-        if not self._shared:
-            return 0.0
-        pids = [*others, *joined(self._cache_dir)]
-        if timed:
-            stop(pids)
-            self._stopped_at = self._stopped_at or time.monotonic()
-            return 0.0
-        resume(pids)
+    def stop(self, others: Sequence[int]) -> None:
+        """Stop the processes `others` and those that joined."""
+        stop([*others, *joined(self._cache_dir)])
+        self._stopped_at = self._stopped_at or time.monotonic()
+
+    def resume(self, others: Sequence[int]) -> float:
+        """Let them go on; returns for how many seconds they were stopped."""
+        resume([*others, *joined(self._cache_dir)])
         stopped_at, self._stopped_at = self._stopped_at, None
         return time.monotonic() - stopped_at if stopped_at else 0.0
 
