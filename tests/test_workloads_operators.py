@@ -216,3 +216,18 @@ def test_a_refusal_says_which_operator_and_where(function: Any, text: str) -> No
     with pytest.raises(BadInput) as caught:
         from_module("model", Model().eval(), (torch.randn(4, 4),))
     assert text in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_nan_is_kept_where_pytorch_keeps_it() -> None:
+    nan, inf = float("nan"), float("inf")
+    x = torch.tensor([nan, inf, -inf, 0.0, 7.0, -9.0, nan, 0.25] * 4)
+    functions: list[Callable[[Any], Any]] = [
+        *(F.relu, F.relu6, F.hardtanh, F.hardswish, F.softshrink, torch.aminmax),
+        lambda x: (x.clamp(-1, 1), x.clamp(min=-1), x.clamp(max=1), x.clamp(x * 0, x + 1)),
+        lambda x: (x.view(8, 4).amax(1), x.view(8, 4).min(0).values, x * 0),
+        lambda x: torch.addr(x[:12].view(3, 4), x[:3], x[1:5]),
+        lambda x: F.conv1d(x.view(1, 1, -1), torch.ones(8, 1, 3)).relu(),
+    ]
+    module = Calls(*functions)
+    for got, right in zip(lowered_outputs(module, x), module(x), strict=True):
+        np.testing.assert_allclose(got, right.numpy(), rtol=1e-5, atol=1e-6)

@@ -20,6 +20,7 @@ from tvm.s_tir.analysis import estimate_tir_flops
 from tlmd.types import TargetInfo, Task
 from tlmd.workloads import reshapes, rewrites
 from tlmd.workloads.identity import task_id
+from tlmd.workloads.legalisation import own_loops
 
 # Channels last: the innermost loop then runs over contiguous channels for all image sizes.
 # Transposed convolutions are listed because TVM would otherwise give them channels last, for which
@@ -102,7 +103,7 @@ def _graph_passes(module: IRModule, on_cpu: bool) -> list[Any]:
 
 def _loop_passes() -> list[Any]:
     return [
-        transform.LegalizeOps(),
+        transform.LegalizeOps(own_loops()),
         transform.AnnotateTIROpPattern(),
         transform.FoldConstant(),
         transform.FuseOps(),

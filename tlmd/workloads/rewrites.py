@@ -107,7 +107,8 @@ def _along(values: Any, axis: int, rank: int) -> Any:
 class SpellOut(PyExprMutator):  # type: ignore[misc]
     """Replaces `clip` by maximum and minimum, and powers of 2 and 3 by products.
 
-    TVM can convert the layouts of maximum and minimum, but not of `clip`.
+    TVM can convert the layouts of maximum and minimum, but not of `clip`. The constant comes first,
+    so that NaN stays NaN (`legalisation`).
     """
 
     def visit_call_(self, call: Any) -> Any:
@@ -125,10 +126,10 @@ class SpellOut(PyExprMutator):  # type: ignore[misc]
             return call
         dtype = dtype_of(value)
         if low > np.finfo(dtype).min:
-            value = relax.op.maximum(value, relax.const(low, dtype))
+            value = relax.op.maximum(relax.const(low, dtype), value)
         if high < np.finfo(dtype).max:
             value = value if isinstance(value, relax.Var) else self.builder_.emit(value)
-            value = relax.op.minimum(value, relax.const(high, dtype))
+            value = relax.op.minimum(relax.const(high, dtype), value)
         return value
 
     def _power(self, call: Any) -> Any:

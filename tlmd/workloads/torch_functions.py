@@ -39,6 +39,7 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
         aten.fmax.default: lambda x, y: _ignoring_nan(torch.maximum, x, y),
         aten.fmin.default: lambda x, y: _ignoring_nan(torch.minimum, x, y),
         aten.signbit.default: lambda x: x < 0,
+        aten.mul.Tensor: _times_zero,
         aten.topk.default: _topk,
         aten.copysign.Tensor: _copysign,
         aten.hypot.default: lambda x, y: torch.sqrt(x * x + y * y),
@@ -62,6 +63,14 @@ def _promoted(kind: Any, *values: Any) -> list[Any]:
         cast(v, dtype) if isinstance(v, torch.Tensor) else torch.scalar_tensor(v, dtype=dtype)
         for v in values
     ]
+
+
+def _times_zero(x: Any, y: Any) -> Any:
+    """Zero times NaN or infinity is NaN; TVM takes it for 0."""
+    if isinstance(y, torch.Tensor) or y != 0 or not x.is_floating_point():
+        return NotImplemented
+    zero, nan = (torch.scalar_tensor(number, dtype=x.dtype) for number in (0, math.nan))
+    return torch.where(torch.isfinite(x), zero, nan)
 
 
 def _div(x: Any, y: Any, *, rounding_mode: str | None = None) -> Any:

@@ -167,13 +167,21 @@ def _argument(node: Any, place: int, name: str, default: Any) -> Any:
 
 def _reduction(op: Callable[..., Any]) -> Converter:
     def convert(node: Any, importer: Any) -> Any:
-        x = _cast(importer, importer.env[node.args[0]], _result_dtype(node))
+        dtype = _result_dtype(node)
+        x = _cast(importer, importer.env[node.args[0]], dtype)
         dims = _argument(node, 1, "dim", None)
         if isinstance(dims, (list, tuple)):
             dims = list(dims) or None
         if x.ty.ndim == 0:
             return x
-        return _emit(importer, op(x, dims, bool(_argument(node, 2, "keepdim", False))))
+        keep = bool(_argument(node, 2, "keepdim", False))
+        found = _emit(importer, op(x, dims, keep))
+        if op not in (relax.op.max, relax.op.min) or "float" not in dtype:
+            return found
+        # The largest and the smallest are NaN where there is one.
+        unordered = _cast(importer, _emit(importer, relax.op.isnan(x)), "int8")
+        unordered = _cast(importer, _emit(importer, relax.op.max(unordered, dims, keep)), "bool")
+        return _emit(importer, relax.op.where(unordered, relax.const(np.nan, dtype), found))
 
     return convert
 
