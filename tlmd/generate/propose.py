@@ -45,6 +45,8 @@ class Proposer:
         return written + self._by_the_tlm(space, total - len(written))
 
     def _by_the_tlm(self, space: TaskSpace, count: int) -> list[WrittenCandidate]:
+        if count <= 0:
+            return []
         request = SampleRequest(
             space.task.id,
             tuple(prompt(space.computation, space.task.target, space.sketches)),
