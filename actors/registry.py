@@ -35,11 +35,12 @@ class RegistryActor:
         """Carry out a `PublishOrder`."""
         from tlmd.learn import gate  # torch, which nothing else here needs
 
-        held_out = wire.unpack(tuple[gate.HeldOutExample, ...], examples)  # type: ignore[arg-type]
+        held_out = wire.unpack(tuple[gate.HeldOut, ...], examples)  # type: ignore[arg-type]
 
         def check(new: Any, current: Any) -> str:
             before = gate.evaluate(current.model, held_out)
-            return gate.regression(gate.evaluate(new.model, held_out), before, self._config)
+            steps = int(new.notes.get("steps", 0))
+            return gate.regression(gate.evaluate(new.model, held_out), before, self._config, steps)
 
         return wire.pack(self._registry.publish(blob.tobytes(), version, check))
 

@@ -103,6 +103,7 @@ def _measure(measurer: Any, task: Task, written: Iterable[Proposal]) -> list[Rec
             module_hash=p.module_hash,
             created=time.time(),
             features=p.features,
+            writer=p.writer,
         )
         for p, outcome in zip(proposals, measurer.measure(task, inputs), strict=True)
     ]

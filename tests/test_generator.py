@@ -14,14 +14,14 @@ from tlmd.config import GenerateConfig
 from tlmd.generate.apply import apply_new
 from tlmd.generate.generator import Generator
 from tlmd.generate.pick import pick
-from tlmd.generate.propose import NOT_THE_TLM, Proposer
+from tlmd.generate.propose import NOT_THE_TLM, Proposer, WrittenCandidate
 from tlmd.learn.feature_tables import FeatureTables
 from tlmd.model import network
 from tlmd.model.checkpoint import Checkpoint
 from tlmd.model.cost_model import CostModel, Floats
 from tlmd.space.cache import SpaceCache
 from tlmd.space.space import TaskSpace
-from tlmd.types import Outcome, Record, Status
+from tlmd.types import Outcome, Record, Status, Writer
 
 TASK = modules.gemm()
 
@@ -45,12 +45,13 @@ def test_shares_of_the_tlm_of_chance_and_of_refinement(checkpoint: Checkpoint) -
     config = GenerateConfig(refined=0.5, uniform=0.25)
     proposer = Proposer(checkpoint, config, random.Random(2), seed=2)
     space = TaskSpace(TASK)
-    writers = Counter(version for _, version in proposer.propose(space, 64, []))
-    assert writers == {3: 48, NOT_THE_TLM: 16}
+    written = proposer.propose(space, 64, [])
+    assert Counter(one.version for one in written) == {3: 48, NOT_THE_TLM: 16}
+    assert Counter(one.writer for one in written) == {Writer.TLM: 48, Writer.RANDOM: 16}
     proposals, _ = Generator(checkpoint, config, seed=2).write(TASK, 2, [])
     outcome = Outcome(Status.OK, (1.0,), verified=True)
     records = [Record(p.candidate, outcome) for p in proposals]
-    writers = Counter(version for _, version in proposer.propose(space, 64, records))
+    writers = Counter(one.version for one in proposer.propose(space, 64, records))
     assert writers[3] == 16 and 40 <= writers[NOT_THE_TLM] <= 48
 
 
@@ -60,13 +61,15 @@ def test_equal_programs_are_applied_once_and_refusals_become_records() -> None:
     refused = replace(good, decisions=((7, 7, 7, 7), *good.decisions[1:]))
     ids: set[str] = set()
     hashes: set[str] = set()
-    applied, records = apply_new(space, [(good, 3), (good, 3), (refused, 4)], ids, hashes)
-    assert [(a.candidate, a.version) for a in applied] == [(good, 3)]
-    assert [(r.candidate, r.version, r.outcome.status) for r in records] == [
-        (refused, 4, Status.INVALID)
+    twice = WrittenCandidate(good, Writer.TLM, 3)
+    wrong = WrittenCandidate(refused, Writer.REFINEMENT, NOT_THE_TLM)
+    applied, records = apply_new(space, [twice, twice, wrong], ids, hashes)
+    assert [a.written for a in applied] == [twice]
+    assert [(r.candidate, r.version, r.writer, r.outcome.status) for r in records] == [
+        (refused, NOT_THE_TLM, Writer.REFINEMENT, Status.INVALID)
     ]
     assert ids == {good.id, refused.id} and hashes == {applied[0].module_hash}
-    assert apply_new(space, [(good, 3)], set(), hashes) == ([], [])
+    assert apply_new(space, [twice], set(), hashes) == ([], [])
 
 
 class _Scores(CostModel):

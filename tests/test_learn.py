@@ -18,15 +18,15 @@ from tests import modules
 from tests.learning import ADD, GEMM, after, fresh, measured, never, record
 from tlmd import wire
 from tlmd.config import SHIPPED, TrainConfig
-from tlmd.language.vocabulary import IDS
 from tlmd.learn import demonstrations
 from tlmd.learn.encoding import Encoder
 from tlmd.learn.finetune import MAX_HELD_OUT, FineTuner, Report, _held_out_examples
-from tlmd.learn.gate import HeldOutExample, evaluate, regression
+from tlmd.learn.gate import evaluate, regression
 from tlmd.learn.task_datasets import ReadBudget, RecordReader, TaskDataset, is_held_out
 from tlmd.model.checkpoint import from_bytes, load, to_bytes
 from tlmd.model.cost_model import Measured
-from tlmd.model.training import Demonstration, TrainingPlan, _learning_rate
+from tlmd.model.demonstration import Demonstration, TaskDemonstrations
+from tlmd.model.training import TrainingPlan, _learning_rate
 from tlmd.space.features import pack_features
 from tlmd.space.space import TaskSpace
 from tlmd.types import Candidate, Outcome, Record, Status
@@ -37,7 +37,7 @@ def gemm_records() -> list[Record]:
     return measured(GEMM, 120)
 
 
-def test_fine_tuning_lowers_the_held_out_loss_and_leaves_the_base_alone(
+def test_fine_tuning_orders_held_out_candidates_and_leaves_the_base_alone(
     gemm_records: list[Record],
 ) -> None:
     base = load(SHIPPED)
@@ -48,9 +48,9 @@ def test_fine_tuning_lowers_the_held_out_loss_and_leaves_the_base_alone(
     tuner.add([GEMM, ADD], records)
     made, report = tuner.train(5, never)
     assert (made.version, report.version, report.steps, report.tasks) == (5, 5, 12, 2)
-    assert report.demonstrations + len(report.held_out) == len(records)
+    assert report.demonstrations + sum(h.count for h in report.held_out) == len(records)
     old, new = evaluate(base.model, report.held_out), evaluate(made.model, report.held_out)
-    assert new.nats < old.nats and regression(new, old) == ""
+    assert new.order > old.order and regression(new, old) == ""
     for name, weight in base.model.state_dict().items():
         torch.testing.assert_close(weight, before[name], rtol=0, atol=0)
     assert base.cost_model.to_bytes() == trees != made.cost_model.to_bytes()
@@ -136,7 +136,7 @@ def test_odd_records_do_no_harm(gemm_records: list[Record]) -> None:
     assert not made.cost_model.trained
 
 
-def test_a_refused_candidate_is_shown_as_a_failure_and_not_ranked() -> None:
+def test_a_candidate_that_is_no_longer_legal_is_neither_shown_nor_ranked() -> None:
     task = modules.softmax()
     good = measured(task, 6)[:6]
     decisions = (*good[0].candidate.decisions[:-1], (40,))  # a loop that is not there
@@ -145,10 +145,11 @@ def test_a_refused_candidate_is_shown_as_a_failure_and_not_ranked() -> None:
     reader = RecordReader()
     assert reader.read(task, records, ReadBudget(never))
     dataset = reader.dataset(task, records, demonstrations.quality, 0.0)
-    assert len(dataset.training) == 7 and len(dataset.table.seconds) == 6
-    assert dataset.training[0].sentence[0] == IDS["quality:0"]
-    best = reader.dataset(task, records, demonstrations.best, 0.0)
-    assert best.training[0].sentence[1:] != dataset.training[0].sentence[1:]
+    shown = dataset.training.demonstrations
+    assert len(shown) == 6 and len(dataset.table.seconds) == 6
+    assert max(s.share for s in shown) == 1.0
+    (best,) = reader.dataset(task, records, demonstrations.best, 0.0).training.demonstrations
+    assert best in shown and best.share == 1.0
 
 
 def test_records_without_features_are_read_over_several_rounds(
@@ -161,7 +162,7 @@ def test_records_without_features_are_read_over_several_rounds(
     for count in (4 + 1, 6 + 1):  # the one that has features is never left out
         assert reader.read(GEMM, records, ReadBudget(never, without_features=4))
         dataset = reader.dataset(GEMM, records, demonstrations.quality, 0.0)
-        assert len(dataset.training) == count
+        assert len(dataset.training.demonstrations) == count
 
 
 def test_machines_are_graded_apart(gemm_records: list[Record]) -> None:
@@ -172,30 +173,26 @@ def test_machines_are_graded_apart(gemm_records: list[Record]) -> None:
     assert (report.demonstrations, report.tasks) == (2, 1)  # the best one of each machine
 
 
-@given(st.lists(st.integers(0, 40), min_size=1, max_size=12), st.floats(0.01, 0.5))
+@given(st.lists(st.integers(0, 40), min_size=1, max_size=12))
 @settings(max_examples=30, deadline=None)
-def test_the_newest_held_out_examples_come_first_one_per_task(
-    counts: list[int], share: float
-) -> None:
+def test_the_gate_gets_the_newest_tasks_and_what_to_compare_with(counts: list[int]) -> None:
     table = Measured(np.zeros((0, 1), np.float32), np.zeros(0))
+
+    def shown(task: int, first: int, count: int) -> TaskDemonstrations:
+        sentences = (Demonstration((first + i,), (), (), 1.0) for i in range(count))
+        return TaskDemonstrations(str(task), (task,), tuple(sentences))
+
     datasets = [
-        TaskDataset(
-            str(task),
-            task + share,
-            (),
-            tuple(
-                HeldOutExample(Demonstration((task,), (i,), (True,)), ((1,),)) for i in range(count)
-            ),
-            table,
-        )
+        TaskDataset(str(task), float(task), shown(task, 100, 5), shown(task, 0, count), table)
         for task, count in enumerate(counts)
     ]
     taken = _held_out_examples(datasets)
-    assert len(taken) == min(sum(counts), MAX_HELD_OUT) == len(set(taken))
-    asked = {q.demonstration.prompt[0] for q in taken}
-    assert asked == {task for task, count in enumerate(counts) if count}
-    if taken:
-        assert taken[0].demonstration.prompt[0] == max(asked)
+    asked = [task for task, count in enumerate(counts) if count][::-1]
+    assert [h.task.prompt[0] for h in taken] == asked[:MAX_HELD_OUT]
+    for held_out in taken:
+        assert held_out.count == counts[held_out.task.prompt[0]]
+        tokens = [s.tokens[0] for s in held_out.task.demonstrations]
+        assert tokens == [*range(held_out.count), *range(100, 105)]
 
 
 def test_the_configuration_is_checked() -> None:

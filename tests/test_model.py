@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests import modules
 from tlmd.errors import BadInput
 from tlmd.language.prompt import prompt
-from tlmd.language.sentence import choice_mask, decode, encode
+from tlmd.language.sentence import BEST_QUALITY, decode, encode
+from tlmd.learn.encoding import Encoder
 from tlmd.model import checkpoint, network, training
 from tlmd.model.checkpoint import Checkpoint
 from tlmd.model.cost_model import CostModel, Measured
 from tlmd.model.decoder import Decoder
+from tlmd.model.demonstration import Demonstration, TaskDemonstrations, TaskTensors
+from tlmd.model.demonstration_file import read_demonstrations, write_demonstrations
+from tlmd.model.ranking import rank
 from tlmd.model.sampling import Sampler, SampleRequest
-from tlmd.model.training import Demonstration, Trainer, TrainingPlan
+from tlmd.model.training import Trainer, TrainingPlan
 from tlmd.space.space import TaskSpace
 from tlmd.types import Task
 
@@ -93,32 +100,74 @@ def test_log_probabilities_are_those_of_the_network() -> None:
 @pytest.mark.slow
 def test_training_teaches_what_the_demonstrations_show() -> None:
     space, asked = request(modules.gemm(), 200)
-    rng = Random(0)
-    wanted = [c for c in (space.random(rng) for _ in range(400)) if c.sketch == 1][:40]
-    shown = [
-        Demonstration(
-            asked.prompt,
-            tuple(encode(space.sketches[1], c, "quality:7")),
-            tuple(choice_mask(space.sketches[1])),
-        )
-        for c in wanted
-    ]
+    encoder, rng = Encoder(space), Random(0)
+    sentences = []
+    for _ in range(80):
+        candidate = space.random(rng)
+        encoded = encoder.encode(candidate)
+        assert encoded is not None
+        sentences.append(replace(encoded, share=1.0 if candidate.sketch == 1 else 0.1))
+    shown = TaskDemonstrations(space.task.id, encoder.prompt, tuple(sentences))
     model = network.create("nano")
-    plan = TrainingPlan(steps=30, prompts_per_step=1, per_prompt=16)
-    losses = Trainer(model, plan).fit(shown)
+    before = rank(model, [TaskTensors(shown)])
+    losses = Trainer(model, TrainingPlan(steps=20, tasks_per_step=1)).fit([shown])
     assert losses[-1] < 0.6 * losses[0]
+    after = rank(model, [TaskTensors(shown)])
+    assert after.correlation > max(0.6, before.correlation) and after.first == 1.0
     sketches = Counter(s.candidate.sketch for s in Sampler(model).sample(asked))
-    assert sketches[1] > 190
+    assert sketches[1] > 180
 
 
 def test_training_stops_at_a_step_boundary() -> None:
-    _, asked = request(modules.elementwise(), 1)
-    shown = [Demonstration(asked.prompt, (1, 2, 3), (False, True, True))]
+    sentence = Demonstration((9, 2, 3), (1, 2), ((2, 4), (3, 5)), 1.0)
+    shown = TaskDemonstrations("t", (1, 8), (sentence,))
     losses = Trainer(network.create("nano"), TrainingPlan(steps=50)).fit(
-        shown, lambda step, loss: step < 2
+        [shown], lambda step, loss: step < 2
     )
     assert len(losses) == 3
     assert Trainer(network.create("nano"), TrainingPlan()).fit([]) == []
+
+
+@pytest.mark.parametrize("task", [modules.gemm(), modules.softmax()], ids=lambda t: t.name)
+def test_training_and_sampling_have_the_same_probabilities(task: Task) -> None:
+    space, asked = request(task, 12)
+    encoder, model = Encoder(space), network.create("nano", seed=3)
+    samples = Sampler(model).sample(asked)
+    sentences = [encoder.encode(sample.candidate) for sample in samples]
+    assert None not in sentences
+    shown = TaskTensors(
+        TaskDemonstrations(task.id, encoder.prompt, tuple(s for s in sentences if s))
+    )
+    with torch.no_grad():
+        found = shown.log_probabilities(Decoder(model), BEST_QUALITY)
+        chosen = torch.tensor([7, 0, 3])
+        some = shown.choose(chosen).log_probabilities(Decoder(model), BEST_QUALITY)
+    expected = torch.tensor([sample.log_prob for sample in samples], dtype=torch.float32)
+    torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(some, found[chosen], rtol=1e-3, atol=1e-3)
+    uniform = torch.tensor([sample.log_uniform for sample in samples], dtype=torch.float32)
+    torch.testing.assert_close(shown.log_uniform(), uniform, rtol=1e-4, atol=1e-4)
+
+
+@given(st.lists(st.floats(0, 1), min_size=2, max_size=8))
+def test_the_loss_is_small_only_in_the_right_order(shares: list[float]) -> None:
+    speeds = torch.tensor(shares)
+    right = training.pair_loss(50 * speeds, speeds, torch.ones(len(shares)))
+    wrong = training.pair_loss(-50 * speeds, speeds, torch.ones(len(shares)))
+    none = training.pair_loss(-50 * speeds, speeds, torch.zeros(len(shares)))
+    assert right <= wrong and none == 0
+    if max(shares) - min(shares) > 0.1:
+        assert right < 0.1 < 1 < wrong
+
+
+def test_demonstrations_survive_the_disk_and_damage_is_said(tmp_path: Path) -> None:
+    shown = TaskDemonstrations("t", (1, 8), (Demonstration((9, 2), (1,), ((2, 4),), 0.5, 0.3),))
+    path = tmp_path / "demonstrations.msgpack.gz"
+    write_demonstrations(path, [shown])
+    assert read_demonstrations(path) == (shown,)
+    path.write_bytes(path.read_bytes()[:-9])
+    with pytest.raises(BadInput, match="no file of demonstrations"):
+        read_demonstrations(path)
 
 
 def test_the_ranker_orders_an_unseen_task() -> None:
@@ -149,9 +198,6 @@ def test_what_counts_little_is_little_believed() -> None:
     cost_model = CostModel().fit([Measured(features, seconds), lies])
     first, second = cost_model.score(np.asarray([[0, 1], [1, 0]], np.float32))
     assert first > second
-    shown = [Demonstration((1,), (i,), (True,), weight) for i, weight in ((2, 1.0), (3, 0.0))]
-    drawn = training._drawn(Random(0), shown * 10, 24)
-    assert len(drawn) == 20 and {d.sentence for d in drawn} == {(2,)}
 
 
 def test_checkpoints_survive_the_disk_and_damage_is_noticed(tmp_path: Path) -> None:

@@ -75,12 +75,12 @@ def test_a_cut_message_is_an_error(message: object, data: st.DataObject) -> None
 
 def test_an_older_message_takes_the_defaults_of_newer_fields() -> None:
     record = Record(Candidate("t", 0, ()), Outcome(Status.OK, (1.0,)), lag=3)
-    older = msgpack.unpackb(wire.pack(record))[:-2]  # before it knew lag and features
+    older = msgpack.unpackb(wire.pack(record))[:-3]  # before it knew lag, features and writer
     assert wire.unpack(Record, msgpack.packb(older)).lag == 0
     with pytest.raises(wire.WireError, match="fields"):
         wire.unpack(Record, msgpack.packb(older[:1]))
     with pytest.raises(wire.WireError, match="fields"):
-        wire.unpack(Record, msgpack.packb([*older, 3, b"", 4]))
+        wire.unpack(Record, msgpack.packb([*older, 3, b"", "tlm", 4]))
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,7 @@ def test_paper_corpus_has_the_papers_size() -> None:
 def test_whole_families_are_held_out() -> None:
     families = {name for name, _ in corpus.held_out()}
     strict, paper = corpus.training_corpus(), corpus.training_corpus(strict=False)
-    assert not families & {name for name, _ in strict}
+    assert not {n for n, _ in strict if n in families or n.startswith(("bert", "resnet"))}
     assert not set(corpus.held_out()) & set(paper)
     assert families & {name for name, _ in paper}
     assert len(strict) == len(set(strict))

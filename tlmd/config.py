@@ -30,6 +30,7 @@ RENAMED = {
     "generate.least": "generate.oversample_min",
     "generate.most": "generate.oversample_max",
     "pipeline.turn": "pipeline.per_task",
+    "registry.tolerated_legal": "registry.tolerated_order",
 }
 
 
@@ -98,6 +99,8 @@ class GenerateConfig(_Section):
 
     oversample_min: int = Field(3, ge=1)
     oversample_max: int = Field(16, ge=1)
+    wide: int = Field(4, ge=1)
+    """Candidates that the TLM writes for each one that it keeps, the one that it prefers."""
 
     refined: float = Field(0.5, ge=0, le=1)
     """Share of the written candidates that are small changes of the best programs so far."""
@@ -184,10 +187,10 @@ class RegistryConfig(_Section):
     """The newest versions that are kept. Promoted versions are always kept."""
 
     tolerated_nats: float = Field(0.1, ge=0)
-    """How much higher the loss on held-out demonstrations may be, in nats per decision."""
+    """How much higher the loss of good held-out candidates may be, in nats per choice."""
 
-    tolerated_legal: float = Field(0.02, ge=0)
-    """By which share fewer of the network's first choices may be legal."""
+    tolerated_order: float = Field(0.05, ge=0)
+    """By which share fewer pairs of held-out candidates may be in the right order."""
 
 
 class DaemonConfig(_Section):

@@ -34,6 +34,17 @@ class Status(enum.StrEnum):
     """The outputs differ from those of the unscheduled program."""
 
 
+class Writer(enum.StrEnum):
+    """Who wrote a candidate."""
+
+    UNKNOWN = ""  # before records said it
+    TLM = "tlm"
+    REFINEMENT = "refinement"
+    """A small change of one of the best programs."""
+    RANDOM = "random"
+    IMPORT = "import"
+
+
 class JobState(enum.StrEnum):
     """The states of a job, from its submission to its end."""
 
@@ -139,6 +150,7 @@ class Proposal:
     """The checkpoint whose cost model picked it."""
     features: bytes = b""
     """Features that the cost model read, float16."""
+    writer: Writer = Writer.UNKNOWN
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,6 +259,7 @@ class Record:
     """How many newer versions there were when it was measured."""
     features: bytes = b""
     """Features that the cost model read, float16; empty where they were not kept."""
+    writer: Writer = Writer.UNKNOWN
 
 
 @dataclass(frozen=True, slots=True)

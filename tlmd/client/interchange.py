@@ -13,7 +13,16 @@ from tlmd.records.store import RecordStore
 from tlmd.space import target as targets
 from tlmd.space.importing import candidate_of
 from tlmd.space.space import TaskSpace, module_hash
-from tlmd.types import Candidate, Outcome, Record, Status, TargetInfo, Task, content_hash
+from tlmd.types import (
+    Candidate,
+    Outcome,
+    Record,
+    Status,
+    TargetInfo,
+    Task,
+    Writer,
+    content_hash,
+)
 from tlmd.workloads import identity, lowering
 
 DATASET = (".msgpack", ".msgpack.gz")  # any other path is a directory with a MetaSchedule database
@@ -120,6 +129,7 @@ def _record(candidate: Candidate, entry: Any, space: TaskSpace, info: TargetInfo
         batch=IMPORTED,
         fingerprint=_machine(entry.target, info),
         module_hash=module_hash(space.finish(candidate).mod),
+        writer=Writer.IMPORT,
     )
 
 

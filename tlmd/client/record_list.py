@@ -25,11 +25,14 @@ def text(rows: list[dict[str, Any]]) -> str:
     """The rows as a table for the terminal."""
     if not rows:
         return "no such records; `tlmd tune` measures some"
-    lines = [f"{'record':<{ID_DIGITS}}  {'status':<13}  {'µs':>9}  {'batch':>5}  task"]
+    lines = [
+        f"{'record':<{ID_DIGITS}}  {'status':<13}  {'µs':>9}  {'batch':>5}  {'writer':<10}  task"
+    ]
     for row in rows:
         micro = f"{row['us']:.1f}" if row["us"] is not None else ""
         detail = f": {row['detail']}" if row["detail"] else ""
         start = f"{row['id'][:ID_DIGITS]}  {row['status']:<13}  {micro:>9}  {row['batch']:>5}"
+        start += f"  {row['writer']:<10}"
         lines.append(f"{start}  {row['task']}{detail}")
     return "\n".join(lines)
 
@@ -43,6 +46,7 @@ def _row(record: Record, task: str) -> dict[str, Any]:
         "us": microseconds(outcome.seconds),
         "verified": outcome.verified,
         "detail": outcome.detail,
+        "writer": str(record.writer),
         "version": record.version,
         "batch": record.batch,
         "created": record.created,

@@ -9,16 +9,14 @@ from typing import Any
 
 from tlmd.generate.propose import WrittenCandidate
 from tlmd.space.space import InvalidCandidate, TaskSpace, module_hash
-from tlmd.types import Candidate, Outcome, Record, Status, Task
+from tlmd.types import Outcome, Record, Status, Task
 
 
 @dataclass(frozen=True)
 class AppliedCandidate:
     """A candidate whose program is known."""
 
-    candidate: Candidate
-    version: int
-    """The checkpoint that wrote it."""
+    written: WrittenCandidate
     schedule: Any
     """The TVM schedule, postprocessors included."""
     module_hash: str
@@ -33,23 +31,29 @@ def apply_new(
     """
     applied: list[AppliedCandidate] = []
     refused: list[Record] = []
-    for candidate, version in written:
+    for one in written:
+        candidate = one.candidate
         if candidate.id in ids:
             continue
         ids.add(candidate.id)
         try:
             schedule = space.finish(candidate)
         except InvalidCandidate as error:
-            refused.append(_refusal(space.task, candidate, version, str(error)))
+            refused.append(_refusal(space.task, one, str(error)))
             continue
         digest = module_hash(schedule.mod)
         if digest not in hashes:
             hashes.add(digest)
-            applied.append(AppliedCandidate(candidate, version, schedule, digest))
+            applied.append(AppliedCandidate(one, schedule, digest))
     return applied, refused
 
 
-def _refusal(task: Task, candidate: Candidate, version: int, reason: str) -> Record:
-    outcome = Outcome(Status.INVALID, detail=reason)
-    fingerprint = task.target.fingerprint
-    return Record(candidate, outcome, version, fingerprint=fingerprint, created=time.time())
+def _refusal(task: Task, written: WrittenCandidate, reason: str) -> Record:
+    return Record(
+        written.candidate,
+        Outcome(Status.INVALID, detail=reason),
+        written.version,
+        fingerprint=task.target.fingerprint,
+        created=time.time(),
+        writer=written.writer,
+    )

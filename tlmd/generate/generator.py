@@ -71,13 +71,14 @@ class Generator:
         picked = pick(features, speedups, count, cost_model, explore, self._rng)
         proposals = [
             Proposal(
-                applied[i].candidate,
-                space.trace_json(applied[i].candidate),
+                applied[i].written.candidate,
+                space.trace_json(applied[i].written.candidate),
                 applied[i].module_hash,
-                applied[i].version,
+                applied[i].written.version,
                 score=score,
                 picked_by=self.version,
                 features=pack_features(features[i]),
+                writer=applied[i].written.writer,
             )
             for i, score in picked
         ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import random
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from tlmd.config import GenerateConfig
 from tlmd.generate.refine import neighbour
@@ -13,12 +14,18 @@ from tlmd.model.checkpoint import Checkpoint
 from tlmd.model.sampling import Sampler, SampleRequest
 from tlmd.selection import leading
 from tlmd.space.space import InvalidCandidate, TaskSpace
-from tlmd.types import Candidate, Record
+from tlmd.types import Candidate, Record, Writer
 
 NOT_THE_TLM = -1  # the version of a candidate that the TLM did not write
 
-WrittenCandidate = tuple[Candidate, int]
-"""A candidate, and the version that wrote it."""
+
+class WrittenCandidate(NamedTuple):
+    """A candidate that is legal, but not applied."""
+
+    candidate: Candidate
+    writer: Writer
+    version: int
+    """The checkpoint that wrote it; `NOT_THE_TLM` if it was not the TLM."""
 
 
 class Proposer:
@@ -39,12 +46,18 @@ class Proposer:
         config = self._config
         incumbents = [r.candidate for r in leading(records, config.incumbents)]
         refined = int(total * config.refined) if incumbents else 0
-        written = [(c, NOT_THE_TLM) for c in self._neighbours(space, incumbents, refined)]
+        neighbours = self._neighbours(space, incumbents, refined)
+        written = [WrittenCandidate(c, Writer.REFINEMENT, NOT_THE_TLM) for c in neighbours]
         # Random ones protect against a TLM that has settled on the wrong programs.
-        written += [(c, NOT_THE_TLM) for c in self._random(space, int(total * config.uniform))]
+        drawn = self._random(space, int(total * config.uniform))
+        written += [WrittenCandidate(c, Writer.RANDOM, NOT_THE_TLM) for c in drawn]
         return written + self._by_the_tlm(space, total - len(written))
 
     def _by_the_tlm(self, space: TaskSpace, count: int) -> list[WrittenCandidate]:
+        """The candidates that the TLM prefers among several times more that it writes.
+
+        Writing one takes a tenth of the time of applying it.
+        """
         if count <= 0:
             return []
         request = SampleRequest(
@@ -52,10 +65,12 @@ class Proposer:
             tuple(prompt(space.computation, space.task.target, space.sketches)),
             space.sketches,
             space.locations,
-            count,
+            count * self._config.wide,
             temperature=self._config.temperature,
         )
-        return [(sample.candidate, self._version) for sample in self._sampler.sample(request)]
+        samples = {sample.candidate.id: sample for sample in self._sampler.sample(request)}
+        preferred = sorted(samples.values(), key=lambda sample: -sample.score)
+        return [WrittenCandidate(s.candidate, Writer.TLM, self._version) for s in preferred[:count]]
 
     def _random(self, space: TaskSpace, count: int) -> list[Candidate]:
         drawn = []

@@ -10,7 +10,7 @@ import random
 
 from tlmd.computation import DecisionKind, OpenDecision, Sketch
 from tlmd.language import grammar
-from tlmd.model.sampling import LegalLocations
+from tlmd.language.legal_words import LegalLocations
 from tlmd.types import Candidate, Decision
 
 _FACTORED = (DecisionKind.TILE, DecisionKind.PARTITION)

@@ -120,6 +120,7 @@ class TLMSearchStrategy(ms.search_strategy.PySearchStrategy):  # type: ignore[mi
                     proposal.version,
                     module_hash=proposal.module_hash,
                     features=proposal.features,
+                    writer=proposal.writer,
                 )
             )
 

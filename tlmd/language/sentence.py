@@ -21,6 +21,7 @@ from tlmd.types import Candidate
 _QUALITY_BOUNDS = (0.0, 0.12, 0.25, 0.4, 0.6, 0.8, 0.95)
 ANY_QUALITY = "quality:any"
 BEST_QUALITY = f"quality:{QUALITIES - 1}"
+WORST_QUALITY = "quality:1"
 
 
 @dataclass(frozen=True)

@@ -6,20 +6,22 @@ import copy
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any
 
 from tlmd.config import TrainConfig
 from tlmd.learn.demonstrations import policy
-from tlmd.learn.gate import HeldOutExample
+from tlmd.learn.gate import HeldOut
 from tlmd.learn.task_datasets import ReadBudget, RecordReader, TaskDataset
 from tlmd.model.checkpoint import Checkpoint
 from tlmd.model.cost_model import CostModel
-from tlmd.model.training import Demonstration, Trainer, TrainingPlan
+from tlmd.model.demonstration import TaskDemonstrations, count_demonstrations
+from tlmd.model.training import Trainer, TrainingPlan
 from tlmd.types import Record, Task
 
-MAX_HELD_OUT = 256  # examples for the gate
+MAX_HELD_OUT = 64  # tasks for the gate
+_BESIDE = 12  # sentences that a held-out one is compared with
 HELD_OUT = 0.05  # share of candidates that nothing is ever trained on
 _AVERAGED = 10  # the reported loss is the mean of so many last steps
 Stop = Callable[[], bool]
@@ -31,16 +33,16 @@ class Report:
 
     version: int
     demonstrations: int
-    """Demonstrations that could be trained on."""
+    """Sentences that could be trained on."""
     tasks: int
     """Tasks that they come from."""
     steps: int
     """Optimiser steps that were taken."""
     loss: float
-    """Nats per decided token over the last steps; 0 without a step."""
+    """Of the last steps, as in `TrainingPlan`; 0 without a step."""
     seconds: float
-    held_out: tuple[HeldOutExample, ...] = ()
-    """For the gate: at most `MAX_HELD_OUT`, one per task in turn, newest tasks first."""
+    held_out: tuple[HeldOut, ...] = ()
+    """For the gate: at most `MAX_HELD_OUT` tasks, the newest first."""
 
 
 class FineTuner:
@@ -102,14 +104,14 @@ class FineTuner:
         begin = time.monotonic()
         datasets = self._datasets(stop)
         cost_model = self._fit_cost_model(datasets, stop)
-        shown = [d for dataset in datasets for d in dataset.training]
+        shown = [d.training for d in datasets if d.training.demonstrations]
         start = self._base if self._config.start == "base" else self._latest
         model = copy.deepcopy(start.model)
         losses = self._fit(model, shown, version, stop)
         report = Report(
             version,
-            len(shown),
-            len({dataset.task_id for dataset in datasets if dataset.training}),
+            count_demonstrations(shown),
+            len({task.task_id for task in shown}),
             len(losses),
             fmean(losses[-_AVERAGED:]) if losses else 0.0,
             time.monotonic() - begin,
@@ -166,12 +168,15 @@ class FineTuner:
             self._cost_model = adapted
         return self._cost_model
 
-    def _fit(self, model: Any, shown: list[Demonstration], version: int, stop: Stop) -> list[float]:
+    def _fit(
+        self, model: Any, shown: list[TaskDemonstrations], version: int, stop: Stop
+    ) -> list[float]:
         """Train `model` in place; the loss of each step."""
         if stop():
             return []
         plan = TrainingPlan(
             steps=self._config.steps,
+            tasks_per_step=2,
             learning_rate=self._config.learning_rate,
             seed=self._seed + version,
             decay=False,
@@ -183,14 +188,14 @@ class FineTuner:
             model.to("cpu")
 
 
-def _held_out_examples(datasets: list[TaskDataset]) -> tuple[HeldOutExample, ...]:
-    """The first of each dataset, then the second of each, and so on; newest datasets first."""
+def _held_out_examples(datasets: list[TaskDataset]) -> tuple[HeldOut, ...]:
+    """One per dataset that has any, newest datasets first."""
     newest = sorted(datasets, key=lambda dataset: -dataset.newest)
-    longest = max((len(dataset.held_out) for dataset in newest), default=0)
-    in_turn = (
-        dataset.held_out[index]
-        for index in range(longest)
-        for dataset in newest
-        if index < len(dataset.held_out)
-    )
-    return tuple(example for example, _ in zip(in_turn, range(MAX_HELD_OUT), strict=False))
+    found = [d for d in newest if d.held_out.demonstrations][:MAX_HELD_OUT]
+    return tuple(_to_compare(d.held_out, d.training) for d in found)
+
+
+def _to_compare(held_out: TaskDemonstrations, others: TaskDemonstrations) -> HeldOut:
+    own = held_out.demonstrations
+    both = replace(held_out, demonstrations=own + others.demonstrations[-_BESIDE:])
+    return HeldOut(both, len(own))

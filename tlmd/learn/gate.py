@@ -1,85 +1,90 @@
-"""The gate: decides, on held-out demonstrations, whether a new checkpoint may replace the old."""
+"""The gate: decides, on held-out candidates, whether a new checkpoint may replace the old."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from typing import Any
 
 import torch
-from torch.nn import functional
 
 from tlmd.config import RegistryConfig
+from tlmd.language.sentence import BEST_QUALITY
 from tlmd.model.decoder import Decoder
-from tlmd.model.training import Demonstration, predictions
+from tlmd.model.demonstration import TaskDemonstrations, TaskTensors
+
+_GOOD = 0.6  # the loss is that of candidates with at least this share of the best speed
+_DIFFERENT = 0.05  # speeds that differ by less are not compared
 
 
 @dataclass(frozen=True)
-class HeldOutExample:
-    """A demonstration that is never trained on.
+class HeldOut:
+    """Candidates of one task that were never trained on, and others to compare them with.
 
-    Example: ``HeldOutExample(Demonstration((1, 2), (700, 560, 3), (False, True, True)),
-    ((560, 561), (3, 4)))``.
+    Example: ``HeldOut(task, 2)``.
     """
 
-    demonstration: Demonstration
-    allowed: tuple[tuple[int, ...], ...]
-    """Per decided token, in the order of the sentence: the ids of all words that the grammar can
-    ever allow at this place. These are the task's sketches, or the digits that the values of the
-    open decision have there, for any earlier decisions."""
+    task: TaskDemonstrations
+    count: int
+    """The first so many sentences were never trained on."""
 
 
 @dataclass(frozen=True)
 class EvalResult:
-    """What a network knows of the held-out examples.
+    """What a network knows of the held-out candidates.
 
-    Example: ``EvalResult(finite=True, nats=1.31, legal=0.97)``.
+    Example: ``EvalResult(finite=True, nats=1.31, order=0.71)``.
     """
 
     finite: bool
     """All weights are finite."""
     nats: float
-    """Mean loss in nats per decided token."""
-    legal: float
-    """Share of decided tokens at which the network's first choice, without a mask, is allowed."""
+    """Mean loss of the good ones, in nats per place with a choice; 0 if there are none."""
+    order: float
+    """Share of pairs, one of them held out, that it puts in the right order; 0.5 is chance."""
 
 
 @torch.no_grad()
-def evaluate(model: Any, examples: Sequence[HeldOutExample]) -> EvalResult:
-    """Evaluate a `GPT2LMHeadModel`. Without examples: 0 nats, all legal.
+def evaluate(model: Any, examples: Sequence[HeldOut]) -> EvalResult:
+    """Evaluate a `GPT2LMHeadModel`.
 
     A model with weights that are not finite has an infinite loss.
     """
     if not all(bool(torch.isfinite(weight).all()) for weight in model.state_dict().values()):
         return EvalResult(False, math.inf, 0.0)
     decoder = Decoder(model)
-    nats, legal, count = 0.0, 0, 0
-    ordered = sorted(examples, key=_prompt)
-    for _, group in groupby(ordered, key=_prompt):
-        batch = list(group)
-        scores, decided = predictions(decoder, [e.demonstration for e in batch])
-        nats += float(functional.cross_entropy(scores, decided, reduction="sum"))
-        allowed = [words for example in batch for words in example.allowed]
-        first = scores.argmax(-1).tolist()
-        legal += sum(word in words for word, words in zip(first, allowed, strict=True))
-        count += len(first)
-    return EvalResult(True, nats / count, legal / count) if count else EvalResult(True, 0.0, 1.0)
+    nats = places = right = pairs = 0.0
+    for example in examples:
+        task = TaskTensors(example.task)
+        log_probs = task.log_probabilities(decoder, BEST_QUALITY).cpu()
+        held_out = torch.arange(len(task)) < example.count
+        good = held_out & (task.shares >= _GOOD)
+        nats -= float(log_probs[good].sum())
+        places += float(torch.bincount(task.rows, minlength=len(task))[good].sum())
+        scores = log_probs - task.log_uniform()
+        apart = task.shares[:, None] - task.shares[None, :]
+        asked = (apart > _DIFFERENT) & (held_out[:, None] | held_out[None, :])
+        right += float((asked & (scores[:, None] > scores[None, :])).sum())
+        pairs += float(asked.sum())
+    return EvalResult(True, nats / max(places, 1), right / pairs if pairs else 0.5)
 
 
-def regression(new: EvalResult, old: EvalResult, tolerated: RegistryConfig | None = None) -> str:
-    """Why `new` is too much worse than `old`, in one line; empty where it is not."""
+def regression(
+    new: EvalResult, old: EvalResult, tolerated: RegistryConfig | None = None, steps: int = 1
+) -> str:
+    """Why `new` must not replace `old`, in one line; empty where it may.
+
+    `steps` are the optimiser steps that `new` was trained for.
+    """
     tolerated = tolerated or RegistryConfig()
     if not new.finite:
         return "some weights are not finite"
+    if steps < 1:
+        return "no training step was taken"
     # Written as `not <=`, so that a loss that is NaN is refused.
     if not new.nats <= old.nats + tolerated.tolerated_nats:
         return f"held-out loss {new.nats:.2f} against {old.nats:.2f} nats"
-    if not new.legal >= old.legal - tolerated.tolerated_legal:
-        return f"{new.legal:.1%} of the first choices legal against {old.legal:.1%}"
+    if not new.order >= old.order - tolerated.tolerated_order:
+        return f"{new.order:.1%} of held-out pairs in the right order against {old.order:.1%}"
     return ""
-
-
-def _prompt(example: HeldOutExample) -> tuple[int, ...]:
-    return example.demonstration.prompt

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from tlmd.learn.demonstrations import Chosen, SelectionPolicy
-from tlmd.learn.encoding import Encoded, Encoder
+from tlmd.learn.demonstrations import SelectionPolicy, shares
+from tlmd.learn.encoding import Encoder
 from tlmd.learn.feature_tables import FeatureTables
-from tlmd.learn.gate import HeldOutExample
 from tlmd.model.cost_model import Measured
-from tlmd.model.training import Demonstration
+from tlmd.model.demonstration import Demonstration, TaskDemonstrations
 from tlmd.space.cache import SpaceCache
 from tlmd.types import Outcome, Record, Status, Task
 
@@ -22,9 +21,9 @@ class TaskDataset:
     task_id: str
     newest: float
     """When the last record was measured, in seconds since the epoch."""
-    training: tuple[Demonstration, ...]
-    held_out: tuple[HeldOutExample, ...]
-    """For the gate; never trained on."""
+    training: TaskDemonstrations
+    held_out: TaskDemonstrations
+    """For the gate; its sentences are never trained on."""
     table: Measured
     """For the cost model, without the held-out records."""
 
@@ -49,7 +48,8 @@ class RecordReader:
     def __init__(self) -> None:
         self._spaces = SpaceCache()
         self._features = FeatureTables(self._spaces)
-        self._encoded: dict[str, Encoded | None] = {}
+        self._prompts: dict[str, tuple[int, ...]] = {}
+        self._encoded: dict[str, Demonstration | None] = {}
         self._refused: set[str] = set()
 
     def read(self, task: Task, records: Sequence[Record], budget: ReadBudget) -> bool:
@@ -65,6 +65,7 @@ class RecordReader:
                     continue
                 budget.without_features -= 1
             encoder = encoder or Encoder(self._spaces.get(task))
+            self._prompts[task.id] = encoder.prompt
             self._read(task, record, encoder)
         return not budget.stop()
 
@@ -73,20 +74,21 @@ class RecordReader:
     ) -> TaskDataset:
         """The training data of the records that were read.
 
-        `select` chooses the demonstrations. The share `held_out` of all candidates is never trained
-        on. If all that `select` chose is held out, it chooses again among the other records.
+        `select` chooses what the language model learns from. The share `held_out` of all candidates
+        is never trained on. If all that `select` chose is held out, it chooses again among the
+        other records.
         """
         encoded = [self._as_today(r) for r in records if self._encoded.get(r.candidate.id)]
         trainable = [r for r in encoded if not is_held_out(r, held_out)]
         chosen = select(encoded)
-        shown = [c for c in chosen if not is_held_out(c.record, held_out)] or select(trainable)
-        kept_back = [c for c in chosen if is_held_out(c.record, held_out)]
+        shown = [r for r in chosen if not is_held_out(r, held_out)] or select(trainable)
         programs = [r for r in trainable if r.outcome.status is not Status.INVALID]
+        speeds = dict(zip((r.candidate.id for r in encoded), shares(encoded), strict=True))
         return TaskDataset(
             task.id,
             max((r.created for r in records), default=0.0),
-            tuple(self._tokens(c).demonstration(c.quality, c.record.outcome.weight) for c in shown),
-            tuple(self._tokens(c).held_out_example(c.quality) for c in kept_back),
+            self._shown(task, shown, speeds),
+            self._shown(task, [r for r in encoded if is_held_out(r, held_out)], speeds),
             self._features.table(task, programs),
         )
 
@@ -103,10 +105,16 @@ class RecordReader:
             return record
         return replace(record, outcome=Outcome(Status.INVALID, detail="no longer in the space"))
 
-    def _tokens(self, chosen: Chosen) -> Encoded:
-        encoded = self._encoded[chosen.record.candidate.id]
-        assert encoded is not None
-        return encoded
+    def _shown(
+        self, task: Task, records: Sequence[Record], speeds: dict[str, float]
+    ) -> TaskDemonstrations:
+        sentences = []
+        for record in records:
+            sentence = self._encoded[record.candidate.id]
+            assert sentence is not None
+            share, weight = speeds[record.candidate.id], record.outcome.weight
+            sentences.append(replace(sentence, share=share, weight=weight))
+        return TaskDemonstrations(task.id, self._prompts.get(task.id, ()), tuple(sentences))
 
 
 def is_held_out(record: Record, share: float) -> bool:

@@ -7,7 +7,7 @@ sentences at the same time).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,13 +16,11 @@ import torch
 from tlmd.computation import DecisionKind, Sketch
 from tlmd.language import grammar
 from tlmd.language.grammar import Bools, Ints
+from tlmd.language.legal_words import LegalLocations
 from tlmd.language.sentence import BEST_QUALITY, DecisionSpan, layout
 from tlmd.language.vocabulary import IDS, MAX_SKETCHES
 from tlmd.model.decoder import Decoder, PromptCache
 from tlmd.types import Candidate, Decision
-
-# (sketch, decisions before an open location decision) -> its legal locations.
-LegalLocations = Callable[[int, tuple[Decision, ...]], tuple[int, ...]]
 
 
 @dataclass(frozen=True)
@@ -33,6 +31,14 @@ class Sample:
 
     log_prob: float
     """Natural logarithm of the probability with which the model wrote it."""
+
+    log_uniform: float
+    """The same, if every legal word were equally probable."""
+
+    @property
+    def score(self) -> float:
+        """How much the model prefers it; it learns to give the faster of two candidates more."""
+        return self.log_prob - self.log_uniform
 
 
 @dataclass(frozen=True)
@@ -105,9 +111,15 @@ class Sampler:
         for index, span in enumerate(form.spans):
             group.write(span, index)
         rows = zip(*group.decisions, strict=True) if group.decisions else [()] * count
+        known = 1 if request.start is not None else min(len(request.sketches), MAX_SKETCHES)
+        log_uniform = -math.log(known)
         return [
-            Sample(Candidate(request.task_id, sketch, tuple(row)), log_prob + float(own))
-            for row, own in zip(rows, group.log_prob, strict=True)
+            Sample(
+                Candidate(request.task_id, sketch, tuple(row)),
+                log_prob + float(own),
+                log_uniform + float(uniform),
+            )
+            for row, own, uniform in zip(rows, group.log_prob, group.log_uniform, strict=True)
         ]
 
 
@@ -125,6 +137,7 @@ class _Group:
     ) -> None:
         self.decisions: list[list[Decision]] = []
         self.log_prob = np.zeros(count)
+        self.log_uniform = np.zeros(count)
         self._decoder = decoder
         self._prompt = prompt
         self._request = request
@@ -201,6 +214,7 @@ class _Group:
         scores = scores.masked_fill(torch.from_numpy(~open_words), float("-inf")).log_softmax(-1)
         pick = torch.multinomial(scores.exp(), 1, generator=self._generator)
         self.log_prob += scores.gather(1, pick)[:, 0].double().numpy()
+        self.log_uniform -= np.log(open_words.sum(1))
         picked: Ints = pick[:, 0].numpy()
         return picked
 

@@ -1,10 +1,15 @@
-"""Supervised training of the language model: it predicts the decided tokens of demonstrations."""
+"""Training of the language model on the differences between measured candidates of a task.
+
+Likelihood alone is mostly spent on the entropy of the data, which is largely random. So the model
+learns which of two candidates of a task is faster, by their log probabilities relative to uniform
+sampling (direct preference optimisation, Rafailov et al., 2023, with the uniform distribution over
+legal words as the reference), and beside this the likelihood of the good ones.
+"""
 
 from __future__ import annotations
 
 import math
 import random
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,48 +18,44 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from tlmd.language.vocabulary import PAD
-from tlmd.model.decoder import Decoder
+from tlmd.language.sentence import BEST_QUALITY, WORST_QUALITY
+from tlmd.model.decoder import Decoder, PromptCache
+from tlmd.model.demonstration import TaskDemonstrations, TaskTensors
 
-_IGNORED = -100
-
-
-@dataclass(frozen=True)
-class Demonstration:
-    """One sentence that the model learns to write."""
-
-    prompt: tuple[int, ...]
-    """Token ids."""
-
-    sentence: tuple[int, ...]
-    """Token ids."""
-
-    decided: tuple[bool, ...]
-    """For each token of the sentence, whether it is decided. Only these tokens are trained."""
-
-    weight: float = 1.0
-    """How often it is drawn, relative to other demonstrations of its prompt."""
+_BETAS = (0.9, 0.98)
+_WORST_ONES = 6  # sentences of a task that are shown at the worst quality in each step
+_DIFFERENT = 0.05  # speeds that differ by less, as shares of the best, are not compared
 
 
 @dataclass(frozen=True)
 class TrainingPlan:
     """How long and how fast to train.
 
-    The learning rate increases over the first 5 % of the steps and then falls to a tenth along a
-    cosine.
+    The learning rate increases over the first 5 % of the steps and then falls to a twenty-fifth
+    along a cosine.
     """
 
     steps: int = 1000
-    prompts_per_step: int = 2
+    tasks_per_step: int = 8
 
-    per_prompt: int = 24
-    """Sentences per prompt and step. They share one pass over the prompt."""
+    per_task: int = 16
+    """Sentences of a task in one step. They share one pass over the prompt."""
 
     learning_rate: float = 1e-3
-    weight_decay: float = 0.01
+    weight_decay: float = 0.05
 
     clip: float = 1.0
     """Largest norm of the gradient."""
+
+    good: float = 0.6
+    """Sentences of at least this share of the best speed are learnt by likelihood."""
+
+    bad: float = 0.25
+    """Those of a smaller share are learnt by likelihood as sentences of the worst quality."""
+
+    likelihood: float = 0.02
+    """Weight of the likelihood of a sentence, relative to the differences. Without it, the model
+    would also take probability from the good ones: it would rank well and write badly."""
 
     seed: int = 0
 
@@ -72,96 +73,92 @@ class Trainer:
 
     def fit(
         self,
-        demonstrations: Sequence[Demonstration],
+        tasks: Sequence[TaskDemonstrations],
         on_step: Callable[[int, float], bool] | None = None,
     ) -> list[float]:
-        """Train, and return the loss of each step in nats per decided token.
+        """Train, and return the loss of each step.
 
-        `on_step(step, loss)` is called after each step; if it returns False, training ends.
+        Each pass shows every task once, in random order. `on_step(step, loss)` is called after
+        each step; if it returns False, training ends.
         """
         plan = self._plan
-        groups = _by_prompt(demonstrations)
-        prompts = list(groups)
+        prepared = [TaskTensors(task) for task in tasks if task.demonstrations]
         rng = random.Random(plan.seed)
+        generator = torch.Generator().manual_seed(plan.seed)
         optimiser = torch.optim.AdamW(
-            self._model.parameters(), lr=plan.learning_rate, weight_decay=plan.weight_decay
+            self._model.parameters(),
+            lr=plan.learning_rate,
+            weight_decay=plan.weight_decay,
+            betas=_BETAS,
         )
         losses: list[float] = []
+        order: list[TaskTensors] = []
         self._model.train()
-        for step in range(plan.steps if prompts else 0):
+        for step in range(plan.steps if prepared else 0):
             for parameters in optimiser.param_groups:
                 parameters["lr"] = _learning_rate(plan, step)
-            chosen = rng.choices(prompts, k=plan.prompts_per_step)
-            batches = [_drawn(rng, groups[p], plan.per_prompt) for p in chosen]
-            losses.append(self._step(batches, optimiser))
+            while len(order) < plan.tasks_per_step:
+                order += rng.sample(prepared, len(prepared))
+            batch = [
+                _drawn(order.pop(0), plan.per_task, generator) for _ in range(plan.tasks_per_step)
+            ]
+            losses.append(self._step(batch, optimiser))
             if on_step is not None and not on_step(step, losses[-1]):
                 break
         self._model.eval()
         return losses
 
-    @torch.no_grad()
-    def evaluate(self, demonstrations: Sequence[Demonstration]) -> float:
-        """Mean loss over all decided tokens, in nats per token."""
-        groups = _by_prompt(demonstrations)
-        total, count = 0.0, 0
-        for group in groups.values():
-            loss, decided = self._loss(group)
-            total += float(loss)
-            count += decided
-        return total / max(count, 1)
-
-    def _step(self, batches: list[list[Demonstration]], optimiser: torch.optim.Optimizer) -> float:
+    def _step(self, batch: list[TaskTensors], optimiser: torch.optim.Optimizer) -> float:
         optimiser.zero_grad(set_to_none=True)
-        total, count = 0.0, 0
-        for batch in batches:
-            loss, decided = self._loss(batch)
-            torch.autograd.backward(loss / max(decided, 1) / len(batches))
+        total = 0.0
+        for task in batch:
+            loss = task_loss(self._decoder, task, self._plan) / len(batch)
+            torch.autograd.backward(loss)
             total += float(loss.detach())
-            count += decided
         torch.nn.utils.clip_grad_norm_(self._model.parameters(), self._plan.clip)
         optimiser.step()
-        return total / max(count, 1)
-
-    def _loss(self, batch: Sequence[Demonstration]) -> tuple[Tensor, int]:
-        """The sum of the cross entropy over the decided tokens, and the number of these tokens."""
-        logits, targets = predictions(self._decoder, batch)
-        return functional.cross_entropy(logits, targets, reduction="sum"), len(targets)
+        return total
 
 
-def predictions(decoder: Decoder, batch: Sequence[Demonstration]) -> tuple[Tensor, Tensor]:
-    """The network's predictions of the decided tokens, for sentences that share one prompt.
+def task_loss(decoder: Decoder, task: TaskTensors, plan: TrainingPlan) -> Tensor:
+    """The loss of one task's sentences: differences of all pairs, and likelihood.
 
-    Returns the unmasked scores of all words ``[decided, words]`` and the decided tokens
-    ``[decided]``, sentence after sentence. The input before each token is the demonstration.
+    At the best quality the fast ones are likely; at the worst quality, which a few of the sentences
+    show, the slow ones.
     """
-    longest = max(len(d.sentence) for d in batch)
-    tokens = torch.full((len(batch), longest), PAD)
-    targets = torch.full((len(batch), longest), _IGNORED)
-    for row, d in enumerate(batch):
-        sentence = torch.tensor(d.sentence)
-        tokens[row, : len(sentence)] = sentence
-        decided = torch.tensor(d.decided)
-        targets[row, : len(sentence)] = torch.where(decided, sentence, _IGNORED)
-    prompt = decoder.prompt(torch.tensor(batch[0].prompt))
-    hidden = decoder.sentences(prompt, tokens)
-    # Each position predicts the next token. Only positions before a decided token need logits.
-    targets = targets.to(decoder.device)
-    is_decided = targets[:, 1:] != _IGNORED
-    return decoder.logits(hidden[:, :-1][is_decided]), targets[:, 1:][is_decided]
+    prompt = decoder.prompt(task.prompt)
+    best = _quality_loss(decoder, task, prompt, BEST_QUALITY, plan)
+    few = task.choose(torch.arange(min(len(task), _WORST_ONES)))
+    return best + 0.5 * _quality_loss(decoder, few, prompt, WORST_QUALITY, plan)
 
 
-def _drawn(rng: random.Random, group: Sequence[Demonstration], count: int) -> list[Demonstration]:
-    weights = [d.weight for d in group]
-    return rng.choices(group, weights, k=min(count, len(group)))
+def _quality_loss(
+    decoder: Decoder, task: TaskTensors, prompt: PromptCache, quality: str, plan: TrainingPlan
+) -> Tensor:
+    """The loss of the sentences at one quality, the best or the worst."""
+    log_probs = task.log_probabilities(decoder, quality, prompt)
+    scores = log_probs - task.log_uniform().to(log_probs.device)
+    if quality == BEST_QUALITY:
+        loss = pair_loss(scores, task.shares, task.weights)
+        likely = task.shares >= plan.good
+    else:
+        loss = pair_loss(-scores, task.shares, task.weights)
+        likely = task.shares < plan.bad
+    likely = likely.to(log_probs.device)
+    return loss - plan.likelihood * log_probs[likely].mean() if likely.any() else loss
 
 
-def _by_prompt(
-    demonstrations: Sequence[Demonstration],
-) -> dict[tuple[int, ...], list[Demonstration]]:
-    groups: dict[tuple[int, ...], list[Demonstration]] = defaultdict(list)
-    for demonstration in demonstrations:
-        groups[demonstration.prompt].append(demonstration)
-    return groups
+def pair_loss(scores: Tensor, shares: Tensor, weights: Tensor) -> Tensor:
+    """Logistic loss of the order of all pairs ``[n]``; pairs that differ more weigh more."""
+    shares, weights = shares.to(scores.device), weights.to(scores.device)
+    apart = shares[:, None] - shares[None, :]
+    weight = apart * (apart > _DIFFERENT) * weights[:, None] * weights[None, :]
+    wrong = functional.softplus(scores[None, :] - scores[:, None])
+    return (weight * wrong).sum() / weight.sum().clamp(min=1e-6)
+
+
+def _drawn(task: TaskTensors, count: int, generator: torch.Generator) -> TaskTensors:
+    return task.choose(torch.randperm(len(task), generator=generator)[:count])
 
 
 def _learning_rate(plan: TrainingPlan, step: int) -> float:
@@ -171,4 +168,4 @@ def _learning_rate(plan: TrainingPlan, step: int) -> float:
     if not plan.decay:
         return plan.learning_rate
     progress = (step - warm_up) / max(1, plan.steps - warm_up)
-    return plan.learning_rate * (0.55 + 0.45 * math.cos(math.pi * progress))
+    return plan.learning_rate * (0.52 + 0.48 * math.cos(math.pi * progress))

@@ -224,6 +224,7 @@ class Measuring:
                     created=time.time(),
                     lag=max(0, self._learning.version - proposal.picked_by),
                     features=proposal.features,
+                    writer=proposal.writer,
                 )
             )
         batch.measured += len(records)

@@ -80,6 +80,8 @@ class TaskSpace:
         Raises `InvalidCandidate` if TVM cannot apply an instruction, and `RepairedDecision` if it
         applied other decisions than those of the candidate.
         """
+        if not 0 <= candidate.sketch < len(self.sketches):
+            raise InvalidCandidate(f"the task has no sketch {candidate.sketch}")
         open_decisions = self.sketches[candidate.sketch].open_decisions
         parallel = {
             s.inst: d[0]

@@ -1,0 +1,73 @@
+"""Encode records for training: `python -m tlmd.learn.encode --records FILE --out FILE`.
+
+`FILE` is what `python -m tlmd.model.pretrain` trains on, on any machine and without TVM.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections import defaultdict
+from dataclasses import replace
+from pathlib import Path
+
+from tlmd.learn.demonstrations import shares
+from tlmd.learn.encoding import Encoder
+from tlmd.model.demonstration import TaskDemonstrations, count_demonstrations
+from tlmd.model.demonstration_file import write_demonstrations
+from tlmd.records.dataset import read_dataset
+from tlmd.records.store import RecordStore
+from tlmd.space.space import TaskSpace
+from tlmd.types import Record, Task
+
+_FEWEST = 4  # sentences; fewer show no differences
+
+
+def main(arguments: list[str]) -> int:
+    """Encode all tasks with their newest records; progress goes to standard output."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument(
+        "--records", type=Path, required=True, help="a data set, or the store of a state directory"
+    )
+    parser.add_argument("--out", type=Path, required=True)
+    options = parser.parse_args(arguments)
+    tasks, records = read_records(options.records)
+    encoded = []
+    for task in sorted(tasks, key=lambda t: t.id):
+        made = encode_task(task, records[task.id])
+        encoded += [made] if len(made.demonstrations) >= _FEWEST else []
+        if len(encoded) % 100 == 0:
+            print(f"{len(encoded)} of {len(tasks)} tasks", flush=True)
+    write_demonstrations(options.out, encoded)
+    print(f"{len(encoded)} tasks, {count_demonstrations(encoded)} demonstrations in {options.out}")
+    return 0
+
+
+def read_records(path: Path) -> tuple[list[Task], dict[str, list[Record]]]:
+    """Tasks, and the newest record of each of their candidates. Raises `BadInput`."""
+    if path.suffix == ".sqlite":  # it has the features, which a data set leaves out
+        with RecordStore(path, read_only=True) as store:
+            known, found = store.tasks(), store.all_records()
+    else:
+        data = read_dataset(path)
+        known, found = list(data.tasks), list(data.records)
+    newest: dict[str, dict[str, Record]] = defaultdict(dict)
+    for record in sorted(found, key=lambda r: r.created):
+        newest[record.candidate.task_id][record.candidate.id] = record
+    records = defaultdict(list, {task: list(those.values()) for task, those in newest.items()})
+    return [task for task in known if task.module], records
+
+
+def encode_task(task: Task, records: list[Record]) -> TaskDemonstrations:
+    """The records of one task as sentences; those that the language cannot express are left out."""
+    encoder = Encoder(TaskSpace(task))
+    sentences = []
+    for record, share in zip(records, shares(records), strict=True):
+        encoded = encoder.encode(record.candidate)
+        if encoded is not None:
+            sentences.append(replace(encoded, share=share, weight=record.outcome.weight))
+    return TaskDemonstrations(task.id, encoder.prompt, tuple(sentences))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,109 @@
+"""Train the language model: `python -m tlmd.model.pretrain --demonstrations FILE --out WEIGHTS`.
+
+It needs torch, transformers, numpy, msgpack and safetensors, not TVM: `python -m tlmd.learn.encode`
+makes the demonstrations; `WEIGHTS` is a .safetensors file. Every twentieth task is kept out of
+training, to show how well the model orders candidates of tasks that it has never seen. The weights
+are written every few minutes; with ``--start`` training goes on from such a file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+
+from tlmd.model import network
+from tlmd.model.demonstration import TaskDemonstrations, TaskTensors
+from tlmd.model.demonstration_file import read_demonstrations
+from tlmd.model.ranking import rank
+from tlmd.model.training import Trainer, TrainingPlan
+
+_VALIDATION = 20  # every so manieth task is kept out of training
+_SAVE_S = 180.0
+_PROBE = 8  # steps that show how long one takes
+
+
+def main(arguments: list[str]) -> int:
+    """Train and save; progress goes to standard output."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--demonstrations", type=Path, nargs="+", required=True)
+    parser.add_argument("--out", type=Path, required=True, help="a .safetensors file")
+    parser.add_argument("--start", type=Path, help="weights to start from")
+    parser.add_argument("--preset", default="nano", choices=sorted(network.PRESETS))
+    parser.add_argument("--minutes", type=float, default=60)
+    parser.add_argument("--learning-rate", type=float, default=TrainingPlan.learning_rate)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args(arguments)
+    torch.set_num_threads(options.threads)
+    tasks = sorted(
+        (task for path in options.demonstrations for task in read_demonstrations(path)),
+        key=lambda task: task.task_id,
+    )
+    training = [task for index, task in enumerate(tasks) if index % _VALIDATION]
+    kept_out = [TaskTensors(task) for task in tasks[::_VALIDATION]]
+    model = network.create(options.preset, options.seed)
+    if options.start:
+        model.load_state_dict(safetensors.torch.load_file(options.start), strict=False)
+    model.to(options.device)
+    print(f"{len(training)} tasks, {len(kept_out)} kept out: {rank(model, kept_out)}", flush=True)
+    _train(model, training, kept_out, options)
+    _save(model, options.out)
+    print(f"saved {options.out}: {rank(model, kept_out)}", flush=True)
+    return 0
+
+
+def _train(
+    model: Any,
+    training: list[TaskDemonstrations],
+    kept_out: list[TaskTensors],
+    options: argparse.Namespace,
+) -> None:
+    """Train for about the minutes that the options say, and write the weights now and then."""
+    begin = time.monotonic()
+    Trainer(model, TrainingPlan(steps=_PROBE, learning_rate=1e-6)).fit(training)
+    steps = max(1, round(options.minutes * 60 / (time.monotonic() - begin) * _PROBE))
+    plan = TrainingPlan(steps=steps, learning_rate=options.learning_rate, seed=options.seed)
+    begin = saved_at = time.monotonic()
+    recent: list[float] = []
+
+    def report(step: int, loss: float) -> bool:
+        nonlocal saved_at
+        recent.append(loss)
+        now = time.monotonic()
+        if now - saved_at > _SAVE_S:
+            saved_at = now
+            _save(model, options.out)
+            passes = (step + 1) * plan.tasks_per_step / len(training)
+            print(
+                f"{(now - begin) / 60:.0f} min, step {step + 1} of {steps}, {passes:.1f} passes, "
+                f"loss {sum(recent) / len(recent):.3f}: {rank(model, kept_out)}",
+                flush=True,
+            )
+            recent.clear()
+            model.train()
+        return bool(now - begin < options.minutes * 66)  # a tenth longer, where steps became slower
+
+    Trainer(model, plan).fit(training, report)
+
+
+def _save(model: Any, path: Path) -> None:
+    """Write the weights; the output layer shares those of the embedding."""
+    weights = {
+        name: weight.detach().cpu().contiguous()
+        for name, weight in model.state_dict().items()
+        if name != "lm_head.weight"
+    }
+    partial = path.with_suffix(".partial")
+    safetensors.torch.save_file(weights, partial)
+    partial.replace(path)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
