@@ -37,6 +37,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--preset", default="nano", choices=sorted(network.PRESETS))
     parser.add_argument("--minutes", type=float, default=60)
     parser.add_argument("--learning-rate", type=float, default=TrainingPlan.learning_rate)
+    parser.add_argument("--worst", type=float, default=TrainingPlan.worst)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--seed", type=int, default=0)
@@ -69,7 +70,12 @@ def _train(
     begin = time.monotonic()
     Trainer(model, TrainingPlan(steps=_PROBE, learning_rate=1e-6)).fit(training)
     steps = max(1, round(options.minutes * 60 / (time.monotonic() - begin) * _PROBE))
-    plan = TrainingPlan(steps=steps, learning_rate=options.learning_rate, seed=options.seed)
+    plan = TrainingPlan(
+        steps=steps,
+        learning_rate=options.learning_rate,
+        worst=options.worst,
+        seed=options.seed,
+    )
     begin = saved_at = time.monotonic()
     recent: list[float] = []
 

@@ -57,6 +57,9 @@ class TrainingPlan:
     """Weight of the likelihood of a sentence, relative to the differences. Without it, the model
     would also take probability from the good ones: it would rank well and write badly."""
 
+    worst: float = 0.5
+    """Weight of what is shown at the worst quality; 0: nothing is."""
+
     seed: int = 0
 
     decay: bool = True
@@ -82,7 +85,8 @@ class Trainer:
         each step; if it returns False, training ends.
         """
         plan = self._plan
-        prepared = [TaskTensors(task) for task in tasks if task.demonstrations]
+        usable = [task for task in tasks if task.demonstrations]
+        tensors: dict[int, TaskTensors] = {}
         rng = random.Random(plan.seed)
         generator = torch.Generator().manual_seed(plan.seed)
         optimiser = torch.optim.AdamW(
@@ -92,16 +96,16 @@ class Trainer:
             betas=_BETAS,
         )
         losses: list[float] = []
-        order: list[TaskTensors] = []
+        order: list[int] = []
         self._model.train()
-        for step in range(plan.steps if prepared else 0):
+        for step in range(plan.steps if usable else 0):
             for parameters in optimiser.param_groups:
                 parameters["lr"] = _learning_rate(plan, step)
             while len(order) < plan.tasks_per_step:
-                order += rng.sample(prepared, len(prepared))
-            batch = [
-                _drawn(order.pop(0), plan.per_task, generator) for _ in range(plan.tasks_per_step)
-            ]
+                order += rng.sample(range(len(usable)), len(usable))
+            chosen, order = order[: plan.tasks_per_step], order[plan.tasks_per_step :]
+            tensors |= {i: TaskTensors(usable[i]) for i in chosen if i not in tensors}
+            batch = [_drawn(tensors[i], plan.per_task, generator) for i in chosen]
             losses.append(self._step(batch, optimiser))
             if on_step is not None and not on_step(step, losses[-1]):
                 break
@@ -128,8 +132,10 @@ def task_loss(decoder: Decoder, task: TaskTensors, plan: TrainingPlan) -> Tensor
     """
     prompt = decoder.prompt(task.prompt)
     best = _quality_loss(decoder, task, prompt, BEST_QUALITY, plan)
+    if not plan.worst:
+        return best
     few = task.choose(torch.arange(min(len(task), _WORST_ONES)))
-    return best + 0.5 * _quality_loss(decoder, few, prompt, WORST_QUALITY, plan)
+    return best + plan.worst * _quality_loss(decoder, few, prompt, WORST_QUALITY, plan)
 
 
 def _quality_loss(
