@@ -42,7 +42,7 @@ class TrainingPlan:
     """Sentences of a task in one step. They share one pass over the prompt."""
 
     learning_rate: float = 1e-3
-    weight_decay: float = 0.05
+    weight_decay: float = 0.01
 
     clip: float = 1.0
     """Largest norm of the gradient."""
@@ -57,7 +57,7 @@ class TrainingPlan:
     """Weight of the likelihood of a sentence, relative to the differences. Without it, the model
     would also take probability from the good ones: it would rank well and write badly."""
 
-    worst: float = 0.5
+    worst: float = 0.0
     """Weight of what is shown at the worst quality; 0: nothing is."""
 
     seed: int = 0
