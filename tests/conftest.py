@@ -68,6 +68,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_configure() -> None:
     """Daemons of the tests have the priority of the tests, which wait for them."""
     os.environ.setdefault("TLMD_DAEMON__NICENESS", "0")
+    os.environ.setdefault("TLMD_GENERATE__WIDE", "1")  # the untrained TLMs of tests prefer nothing
 
 
 def pytest_runtest_setup() -> None:

@@ -186,7 +186,7 @@ class RegistryConfig(_Section):
     keep: int = Field(5, ge=1)
     """The newest versions that are kept. Promoted versions are always kept."""
 
-    tolerated_nats: float = Field(0.1, ge=0)
+    tolerated_nats: float = Field(0.5, ge=0)
     """How much higher the loss of good held-out candidates may be, in nats per choice."""
 
     tolerated_order: float = Field(0.05, ge=0)

@@ -58,7 +58,8 @@ class TrainingPlan:
     would also take probability from the good ones: it would rank well and write badly."""
 
     worst: float = 0.0
-    """Weight of what is shown at the worst quality; 0: nothing is."""
+    """Weight of what is shown at the worst quality; 0: nothing is, which writes better programs
+    (`benchmarks/learning.md`)."""
 
     seed: int = 0
 
