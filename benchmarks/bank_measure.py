@@ -34,7 +34,6 @@ def main() -> int:
     from benchmarks.setting import pin
     from tlmd.measure.cores import plan_cores
     from tlmd.measure.measurer import Measurer
-    from tlmd.records.dataset import write_dataset
     from tlmd.records.store import RecordStore
     from tlmd.space.target import resolve
 
@@ -51,10 +50,8 @@ def main() -> int:
         for goal in range(_ROUND, options.candidates + 1, _ROUND):
             for task in tasks:
                 _extend(store, measurer, writers, task, goal)
-            ids = {task.id for task in tasks}
-            kept = [r for r in store.all_records() if r.candidate.task_id in ids]
-            write_dataset(options.out, tasks, map(_without_features, kept))
-            print(f"{goal} of each task: {len(kept)} records in {options.out}", flush=True)
+            counts = store.export_dataset(options.out)
+            print(f"{goal} of each task: {counts.records} records in {options.out}", flush=True)
     return 0
 
 
@@ -107,12 +104,6 @@ def _measure(measurer: Any, task: Task, written: Iterable[Proposal]) -> list[Rec
         )
         for p, outcome in zip(proposals, measurer.measure(task, inputs), strict=True)
     ]
-
-
-def _without_features(record: Record) -> Record:
-    from dataclasses import replace
-
-    return replace(record, features=b"")
 
 
 if __name__ == "__main__":

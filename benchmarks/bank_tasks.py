@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from benchmarks.setting import tasks_of_networks
 from tlmd.types import Task
 
 _IMAGE = (1, 3, 224, 224)
@@ -75,10 +76,4 @@ KINDS = tuple(kind for names in _CHOSEN.values() for kind in names.values())
 
 def bank_tasks(target: Any) -> list[Task]:
     """The tasks, lowered now for `target`."""
-    from tlmd.workloads.corpus import workload_tasks
-
-    chosen = []
-    for workload, names in _CHOSEN.items():
-        tasks = {task.name: task for task in workload_tasks(workload, target)}
-        chosen += [tasks[name] for name in names]
-    return chosen
+    return tasks_of_networks(_CHOSEN, target)

@@ -157,13 +157,7 @@ def _measure_task(
 
 def held_out_tasks(target: Any) -> list[Task]:
     """The eight subgraphs."""
-    from tlmd.workloads.corpus import workload_tasks
-
-    chosen = []
-    for workload, names in _CHOSEN.items():
-        tasks = {task.name: task for task in workload_tasks(workload, target)}
-        chosen += [tasks[name] for name in names]
-    return chosen
+    return setting.tasks_of_networks(_CHOSEN, target)
 
 
 def _policies(options: Any) -> dict[str, Checkpoint]:

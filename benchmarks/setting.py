@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -21,6 +21,7 @@ from tlmd.model.checkpoint import Checkpoint
 from tlmd.model.cost_model import CostModel
 from tlmd.space.space import InvalidCandidate, TaskSpace, module_hash
 from tlmd.types import Candidate, TargetInfo, Task
+from tlmd.workloads.corpus import workload_tasks
 from tlmd.workloads.identity import task_id
 
 
@@ -32,6 +33,17 @@ def tasks(target: TargetInfo) -> list[Task]:
         _task("softmax 1536x128", _softmax(1536, 128), target),
         _task("depthwise 56x56x128 3x3", _depthwise(56, 128, 3), target),
     ]
+
+
+def tasks_of_networks(
+    chosen: Mapping[tuple[str, tuple[int, ...]], Iterable[str]], target: TargetInfo
+) -> list[Task]:
+    """The tasks with these names, of networks of the zoo at these input shapes."""
+    found = []
+    for workload, names in chosen.items():
+        tasks = {task.name: task for task in workload_tasks(workload, target)}
+        found += [tasks[name] for name in names]
+    return found
 
 
 def load(directory: Path | None, untrained: bool) -> Checkpoint:

@@ -8,9 +8,11 @@ from dataclasses import replace
 from random import Random
 
 from tests import modules
+from tlmd.learn.encoding import Encoder
 from tlmd.model import network
 from tlmd.model.checkpoint import Checkpoint
 from tlmd.model.cost_model import CostModel
+from tlmd.model.demonstration import TaskDemonstrations
 from tlmd.space.space import TaskSpace
 from tlmd.types import Candidate, Outcome, Record, Status, Task
 
@@ -39,6 +41,18 @@ def measured(task: Task, count: int, seed: int = 0) -> list[Record]:
         seconds = math.inf if number % 10 == 9 else 1e-3 / (1 + inner)
         records.append(record(candidate, seconds, created=float(number)))
     return records
+
+
+def fast_in_one_sketch(space: TaskSpace, count: int, seed: int, slow: float) -> TaskDemonstrations:
+    """Random candidates: those of sketch 1 are the fastest, the others have the share `slow`."""
+    encoder, rng = Encoder(space), Random(seed)
+    shown = []
+    for _ in range(count):
+        candidate = space.random(rng)
+        encoded = encoder.encode(candidate)
+        assert encoded is not None
+        shown.append(replace(encoded, share=1.0 if candidate.sketch == 1 else slow))
+    return TaskDemonstrations(space.task.id, encoder.prompt, tuple(shown))
 
 
 def fresh() -> Checkpoint:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests import modules
-from tests.learning import ADD, GEMM, numbered, record
+from tests.learning import ADD, GEMM, fast_in_one_sketch, numbered, record
 from tlmd import wire
 from tlmd.config import RegistryConfig
 from tlmd.errors import BadInput
@@ -22,7 +22,7 @@ from tlmd.learn import demonstrations
 from tlmd.learn.encoding import Encoder
 from tlmd.learn.gate import EvalResult, HeldOut, evaluate, regression
 from tlmd.model import network
-from tlmd.model.demonstration import Demonstration, TaskDemonstrations
+from tlmd.model.demonstration import Demonstration
 from tlmd.model.training import Trainer, TrainingPlan
 from tlmd.space.space import TaskSpace
 from tlmd.types import Task
@@ -105,16 +105,9 @@ def test_what_cannot_be_said_is_not_encoded() -> None:
 
 
 def test_a_taught_network_passes_and_a_forgetful_one_does_not() -> None:
-    space, rng = TaskSpace(GEMM), Random(1)
-    encoder = Encoder(space)
-    sentences = []
-    for _ in range(48):
-        candidate = space.random(rng)
-        encoded = encoder.encode(candidate)
-        assert encoded is not None
-        sentences.append(replace(encoded, share=1.0 if candidate.sketch == 1 else 0.2))
-    shown = TaskDemonstrations(GEMM.id, encoder.prompt, tuple(sentences[12:]))
-    examples = [HeldOut(replace(shown, demonstrations=tuple(sentences)), 12)]
+    known = fast_in_one_sketch(TaskSpace(GEMM), 48, seed=1, slow=0.2)
+    shown = replace(known, demonstrations=known.demonstrations[12:])
+    examples = [HeldOut(known, 12)]
     model = network.create("nano")
     before = evaluate(model, examples)
     assert before.finite and before.nats > 0 and 0.2 < before.order < 0.8

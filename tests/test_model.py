@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
-from random import Random
 
 import numpy as np
 import pytest
@@ -14,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests import modules
+from tests.learning import fast_in_one_sketch
 from tlmd.errors import BadInput
 from tlmd.language.prompt import prompt
 from tlmd.language.sentence import BEST_QUALITY, decode, encode
@@ -100,14 +99,7 @@ def test_log_probabilities_are_those_of_the_network() -> None:
 @pytest.mark.slow
 def test_training_teaches_what_the_demonstrations_show() -> None:
     space, asked = request(modules.gemm(), 200)
-    encoder, rng = Encoder(space), Random(0)
-    sentences = []
-    for _ in range(80):
-        candidate = space.random(rng)
-        encoded = encoder.encode(candidate)
-        assert encoded is not None
-        sentences.append(replace(encoded, share=1.0 if candidate.sketch == 1 else 0.1))
-    shown = TaskDemonstrations(space.task.id, encoder.prompt, tuple(sentences))
+    shown = fast_in_one_sketch(space, 80, seed=0, slow=0.1)
     model = network.create("nano")
     before = rank(model, [TaskTensors(shown)])
     losses = Trainer(model, TrainingPlan(steps=20, tasks_per_step=1)).fit([shown])

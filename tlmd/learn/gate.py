@@ -13,9 +13,7 @@ from tlmd.config import RegistryConfig
 from tlmd.language.sentence import BEST_QUALITY
 from tlmd.model.decoder import Decoder
 from tlmd.model.demonstration import TaskDemonstrations, TaskTensors
-
-_GOOD = 0.6  # the loss is that of candidates with at least this share of the best speed
-_DIFFERENT = 0.05  # speeds that differ by less are not compared
+from tlmd.model.training import DIFFERENT, TrainingPlan
 
 
 @dataclass(frozen=True)
@@ -59,12 +57,12 @@ def evaluate(model: Any, examples: Sequence[HeldOut]) -> EvalResult:
         task = TaskTensors(example.task)
         log_probs = task.log_probabilities(decoder, BEST_QUALITY).cpu()
         held_out = torch.arange(len(task)) < example.count
-        good = held_out & (task.shares >= _GOOD)
+        good = held_out & (task.shares >= TrainingPlan.good)
         nats -= float(log_probs[good].sum())
         places += float(torch.bincount(task.rows, minlength=len(task))[good].sum())
         scores = log_probs - task.log_uniform()
         apart = task.shares[:, None] - task.shares[None, :]
-        asked = (apart > _DIFFERENT) & (held_out[:, None] | held_out[None, :])
+        asked = (apart > DIFFERENT) & (held_out[:, None] | held_out[None, :])
         right += float((asked & (scores[:, None] > scores[None, :])).sum())
         pairs += float(asked.sum())
     return EvalResult(True, nats / max(places, 1), right / pairs if pairs else 0.5)

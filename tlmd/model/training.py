@@ -24,7 +24,7 @@ from tlmd.model.demonstration import TaskDemonstrations, TaskTensors
 
 _BETAS = (0.9, 0.98)
 _WORST_ONES = 6  # sentences of a task that are shown at the worst quality in each step
-_DIFFERENT = 0.05  # speeds that differ by less, as shares of the best, are not compared
+DIFFERENT = 0.05  # speeds that differ by less, as shares of the best, are not compared
 
 
 @dataclass(frozen=True)
@@ -159,7 +159,7 @@ def pair_loss(scores: Tensor, shares: Tensor, weights: Tensor) -> Tensor:
     """Logistic loss of the order of all pairs ``[n]``; pairs that differ more weigh more."""
     shares, weights = shares.to(scores.device), weights.to(scores.device)
     apart = shares[:, None] - shares[None, :]
-    weight = apart * (apart > _DIFFERENT) * weights[:, None] * weights[None, :]
+    weight = apart * (apart > DIFFERENT) * weights[:, None] * weights[None, :]
     wrong = functional.softplus(scores[None, :] - scores[:, None])
     return (weight * wrong).sum() / weight.sum().clamp(min=1e-6)
 
