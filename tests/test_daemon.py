@@ -128,7 +128,7 @@ def test_a_campaign_trains_until_it_converges(
     daemon: tlmd.Daemon, job: tlmd.Job, tmp_path: Path
 ) -> None:
     from tlmd.records.store import RecordStore
-    from tlmd.workloads.corpus import save_tasks
+    from tlmd.records.task_file import save_tasks
 
     with RecordStore(daemon.state_dir / "records.sqlite", read_only=True) as store:
         largest = sorted(store.tasks(), key=lambda task: task.flops)[-2:]  # of many programs

@@ -15,11 +15,15 @@ from tlmd.generate.apply import apply_new
 from tlmd.generate.generator import Generator
 from tlmd.generate.pick import pick
 from tlmd.generate.propose import NOT_THE_TLM, Proposer, WrittenCandidate
+from tlmd.generate.search import DecisionSearch, structure
+from tlmd.language.uniform import draw_uniform
 from tlmd.learn.feature_tables import FeatureTables
 from tlmd.model import network
 from tlmd.model.checkpoint import Checkpoint
-from tlmd.model.cost_model import CostModel, Floats
+from tlmd.model.cost_model import CostModel, Measured
+from tlmd.model.decision_features import decision_features
 from tlmd.space.cache import SpaceCache
+from tlmd.space.features import WIDTH as FEATURES
 from tlmd.space.space import TaskSpace
 from tlmd.types import Outcome, Record, Status, Writer
 
@@ -42,17 +46,21 @@ def test_what_was_tried_is_not_written_again(checkpoint: Checkpoint) -> None:
 
 
 def test_shares_of_the_tlm_of_chance_and_of_refinement(checkpoint: Checkpoint) -> None:
-    config = GenerateConfig(refined=0.5, uniform=0.25)
+    config = GenerateConfig(refined=0.5, uniform=0.25, wide=2)
     proposer = Proposer(checkpoint, config, random.Random(2), seed=2)
     space = TaskSpace(TASK)
     written = proposer.propose(space, 64, [])
-    assert Counter(one.version for one in written) == {3: 48, NOT_THE_TLM: 16}
-    assert Counter(one.writer for one in written) == {Writer.TLM: 48, Writer.RANDOM: 16}
+    assert {(one.version, one.writer) for one in written} == {
+        (3, Writer.TLM),
+        (NOT_THE_TLM, Writer.RANDOM),
+    }
+    writers = Counter(one.writer for one in written)
+    assert writers[Writer.RANDOM] == 16 and 90 <= writers[Writer.TLM] <= 96
     proposals, _ = Generator(checkpoint, config, seed=2).write(TASK, 2, [])
     outcome = Outcome(Status.OK, (1.0,), verified=True)
     records = [Record(p.candidate, outcome) for p in proposals]
-    writers = Counter(one.version for one in proposer.propose(space, 64, records))
-    assert writers[3] == 16 and 40 <= writers[NOT_THE_TLM] <= 48
+    writers = Counter(one.writer for one in proposer.propose(space, 64, records))
+    assert 28 <= writers[Writer.TLM] <= 32 and 56 <= writers[Writer.REFINEMENT] <= 64
 
 
 def test_equal_programs_are_applied_once_and_refusals_become_records() -> None:
@@ -72,25 +80,55 @@ def test_equal_programs_are_applied_once_and_refusals_become_records() -> None:
     assert apply_new(space, [twice], set(), hashes) == ([], [])
 
 
-class _Scores(CostModel):
-    """A cost model whose score is the first feature."""
-
-    trained = True  # type: ignore[assignment]
-
-    def score(self, features: Floats, speedups: Floats | None = None) -> Floats:
-        return features[:, 0] if speedups is None else features[:, 0] * speedups
-
-
 def test_the_best_are_picked_first_and_a_share_at_random() -> None:
     rng = random.Random(6)
-    features = np.arange(20, dtype=np.float32)[:, None]
-    top = [(19 - i, 19.0 - i) for i in range(6)]
-    ones = np.ones(20, np.float32)
-    assert pick(features, ones, 6, _Scores(), 0.0, rng) == top
-    mixed = pick(features, ones, 6, _Scores(), 0.5, rng)
-    assert mixed[:3] == top[:3] and not set(mixed[3:]) & set(top[:3]) and len(set(mixed)) == 6
-    faster_on_two_cores = np.where(np.arange(20) == 11, 2, 1).astype(np.float32)
-    assert pick(features, faster_on_two_cores, 1, _Scores(), 0.0, rng) == [(11, 22.0)]
+    scores = np.arange(20, dtype=np.float32)
+    different = list(range(20))
+    assert pick(scores, different, 6, 0.0, rng) == [19, 18, 17, 16, 15, 14]
+    mixed = pick(scores, different, 6, 0.5, rng)
+    assert mixed[:3] == [19, 18, 17] and not set(mixed[3:]) & {19, 18, 17} and len(set(mixed)) == 6
+    assert len(set(pick(None, different, 6, 0.0, rng))) == 6
+
+
+def test_of_equal_structures_one_is_picked_before_any_second() -> None:
+    rng, scores = random.Random(6), np.asarray([5, 4, 3, 2, 1], np.float32)
+    assert pick(scores, ["a", "a", "b", "b", "c"], 4, 0.0, rng) == [0, 2, 4, 1]
+
+
+def _with_decisions(wanted: int) -> CostModel:
+    """A cost model that prefers an innermost factor of `wanted` in the first tile."""
+    space, rng = TaskSpace(TASK), random.Random(7)
+    candidates = [space.random(rng) for _ in range(300)]
+    rows = decision_features(space.computation, space.sketches, candidates)
+    seconds = np.array([1.0 if c.decisions[0][-1] == wanted else 4.0 for c in candidates])
+    return CostModel().fit(
+        [Measured(np.zeros((300, FEATURES), np.float32), seconds, decisions=rows)]
+    )
+
+
+def test_the_search_finds_what_the_decisions_promise(checkpoint: Checkpoint) -> None:
+    space, rng = TaskSpace(TASK), random.Random(8)
+    drawn = [draw_uniform(rng, TASK.id, space.sketches, space.locations) for _ in range(48)]
+    avoided = drawn[0].id
+    search = DecisionSearch(space, _with_decisions(4), rng, {avoided})
+    ordered = search.explore(drawn[1:], generations=2)
+    assert len(ordered) > 47 and avoided not in {c.id for c in ordered}
+    scores = [search.scores[c.id] for c in ordered]
+    assert scores == sorted(scores, reverse=True)
+    assert sum(c.decisions[0][-1] == 4 for c in ordered[:10]) >= 8
+    assert all(space.schedule(c) for c in ordered[:5])
+    kinds = Counter(structure(space.sketches[c.sketch], c) for c in search.diverse(ordered, 30))
+    assert max(kinds.values()) <= 2
+
+
+def test_the_first_guess_is_the_best_guess(checkpoint: Checkpoint) -> None:
+    cost_model = _with_decisions(4)
+    config = GenerateConfig(explore=0.0)
+    generator = Generator(replace(checkpoint, cost_model=cost_model), config, seed=9)
+    (first,), _ = generator.write(TASK, 1, [])
+    assert first.candidate.decisions[0][-1] == 4
+    several, _ = generator.write(TASK, 4, [])
+    assert [p.score for p in several] == sorted((p.score for p in several), reverse=True)
 
 
 def test_features_travel_with_a_record_and_are_not_computed_again(

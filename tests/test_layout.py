@@ -23,7 +23,7 @@ MAY_IMPORT = {
     "space": set(),
     "model": {"language"},
     "generate": {"space", "language", "model"},
-    "learn": {"space", "language", "model", "records"},
+    "learn": {"space", "language", "model", "records", "generate"},
     "measure": {"space"},
     "workloads": {"space"},
     "integrations": {"client", "generate", "measure", "model", "records", "space", "workloads"},

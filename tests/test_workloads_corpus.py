@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tlmd.errors import BadInput
+from tlmd.records.task_file import load_tasks, read_tasks, save_tasks
 from tlmd.types import TargetInfo
 from tlmd.workloads import corpus
 from tlmd.workloads.zoo import zoo
@@ -68,10 +69,10 @@ def test_no_held_out_task_is_trained_on() -> None:
 def test_tasks_survive_the_file(tmp_path: Path) -> None:
     path = tmp_path / "tasks.msgpack"
     tasks = corpus.workload_tasks(("gemm", (4, 16)), INFO)
-    corpus.save_tasks(path, tasks)
-    assert corpus.load_tasks(path) == tasks
+    save_tasks(path, tasks)
+    assert load_tasks(path) == read_tasks(path) == tasks
     path.write_bytes(path.read_bytes()[:-10])
     with pytest.raises(BadInput, match="no file of tasks"):
-        corpus.load_tasks(path)
+        read_tasks(path)
     with pytest.raises(BadInput, match="cannot read"):
-        corpus.load_tasks(tmp_path / "none")
+        load_tasks(tmp_path / "none")

@@ -1,7 +1,6 @@
 """Configuration: one tree; TOML file < environment < flags. An unknown key is an error.
 
-Environment variables are named after the path: ``TLMD_MEASURE__BUILDERS=1`` sets
-``measure.builders``.
+The environment variable ``TLMD_MEASURE__BUILDERS=1`` sets ``measure.builders``.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ class MeasureConfig(_Section):
     cores."""
 
     builders: int = Field(3, ge=1)
-    """Candidates of a slot that are built or timed at the same time. Only one of them is timed."""
+    """Candidates of a slot that are built or timed at the same time. Only one is timed."""
 
     build_on_run_cores: bool = True
     """Build on the slot's cores too, as long as nothing is timed there."""
@@ -63,9 +62,8 @@ class MeasureConfig(_Section):
     may be the best gets more."""
 
     cache: Literal["cold", "hot"] = "cold"
-    """``cold``: the model's weights are evicted from the caches before every timed run, because the
-    other layers of a model evict them too. ``hot``: they stay. ``python -m benchmarks.prediction``
-    compares both."""
+    """``cold``: the model's weights are evicted from the caches before every timed run, as other
+    layers evict them. ``hot``: they stay. ``python -m benchmarks.prediction`` compares both."""
 
     build_timeout: float = Field(30.0, gt=0)
     """Seconds for building one candidate."""
@@ -92,15 +90,17 @@ class GenerateConfig(_Section):
     checkpoint: str = ""
     """Folder of TLM-base. Empty: the checkpoint that ships with tlmd."""
 
-    oversample: int = Field(8, ge=1)
-    """Candidates that are written for each one that is measured; the cost model picks. While a job
-    runs, the number changes between `oversample_min` and `oversample_max`: it falls when slots wait
-    for candidates and rises when they do not."""
+    oversample: int = Field(5, ge=1)
+    """Candidates that are applied for each one that is measured; the cost model picks. It falls to
+    `oversample_min` while slots wait for candidates, and otherwise rises to `oversample_max`."""
 
     oversample_min: int = Field(3, ge=1)
     oversample_max: int = Field(16, ge=1)
-    wide: int = Field(4, ge=1)
-    """Candidates that the TLM writes for each one that it keeps, the one that it prefers."""
+    wide: int = Field(6, ge=1)
+    """Candidates that are written for each one that is applied; its decisions alone are ranked."""
+
+    generations: int = Field(2, ge=0)
+    """How often the best of these are changed a little and ranked again."""
 
     refined: float = Field(0.5, ge=0, le=1)
     """Share of the written candidates that are small changes of the best programs so far."""
@@ -109,7 +109,7 @@ class GenerateConfig(_Section):
     """How many of the best programs are changed in this way."""
 
     uniform: float = Field(0.2, ge=0, le=1)
-    """Share of the written candidates that are drawn at random. The TLM writes the rest."""
+    """Share of the applied candidates that are drawn at random. The TLM writes the rest."""
 
     explore: float = Field(0.12, ge=0, le=1)
     """Share of the measured candidates that are drawn at random from those that were written."""

@@ -11,6 +11,7 @@ from typing import Any
 
 from tlmd.client import arguments
 from tlmd.errors import BadInput
+from tlmd.workloads.corpus import CORPORA
 
 Common = Callable[[argparse.ArgumentParser], None]
 _FOLLOW_S = 0.3
@@ -57,7 +58,11 @@ def add(commands: Any, common: Common, job: Common) -> None:
     checkpoints.add_argument("action", nargs="?", choices=["promote", "rollback"])
     checkpoints.add_argument("version", nargs="?", type=int, metavar="V")
     train = command("train", "train the TLM on a corpus (the paper's campaign)", _train)
-    train.add_argument("--corpus", default="paper", help="'paper' or a file of tasks")
+    train.add_argument(
+        "--corpus",
+        default="paper",
+        help="'paper' (networks), 'synthetic' (single operators) or a file of tasks",
+    )
     train.add_argument("--until-converged", action="store_true", help="end when gains are small")
     train.add_argument("--trials", type=int, default=0, help="measurements per task, at most")
 
@@ -216,10 +221,11 @@ def _train(options: Any) -> int:
 
     configuration.load(options.config)
     corpus = options.corpus
-    if corpus != "paper":
+    if corpus not in CORPORA:
         corpus = str(Path(corpus).absolute())
         if not Path(corpus).is_file():
-            raise BadInput(f"no such file: {options.corpus}; use 'paper' or a file of tasks")
+            names = " or ".join(map(repr, CORPORA))
+            raise BadInput(f"no such file: {options.corpus}; use {names} or a file of tasks")
     from tlmd.client import views
 
     return views.train(

@@ -24,11 +24,11 @@ from tlmd.pipeline.jobs import TaskState
 from tlmd.records import job_specs, metaschedule
 from tlmd.records.job_specs import JobSpec
 from tlmd.records.store import RecordStore
+from tlmd.records.task_file import load_tasks
 from tlmd.space import target as targets
 from tlmd.space.space import TaskSpace
 from tlmd.types import TargetInfo, Task
 from tlmd.workloads import lowering, whole_model
-from tlmd.workloads.corpus import load_tasks
 from tlmd.workloads.preparation import LoweredModel, lower_sets
 
 

@@ -17,6 +17,7 @@ from typing import Any
 from tlmd import wire
 from tlmd.guarded_child import Channel, serve
 from tlmd.model_spec import ModelSpec
+from tlmd.records.task_file import save_tasks
 
 
 @dataclass(frozen=True)
@@ -60,14 +61,14 @@ def handle(channel: Channel) -> None:
     if request.is_slot_busy:
         _leave_run_cores(request.build)
     from tlmd.space import target as targets
-    from tlmd.workloads import acceptance, corpus
+    from tlmd.workloads import acceptance
 
     target = targets.resolve(request.target, len(request.run))
     accepted = acceptance.accept(request.spec, target, channel.stage)
     tasks = accepted.tasks
     source = accepted.models[0].source
     if request.tasks:
-        corpus.save_tasks(Path(request.tasks), tasks)
+        save_tasks(Path(request.tasks), tasks)
     inputs = [(i.name, list(i.shape), i.dtype) for i in source.inputs]
     found: dict[str, Any] = {
         "tasks": len(tasks),

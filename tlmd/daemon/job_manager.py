@@ -20,8 +20,8 @@ from tlmd.pipeline.loop import Pipeline
 from tlmd.records import job_specs
 from tlmd.records.job_specs import JobSpec
 from tlmd.records.store import RecordStore
+from tlmd.records.task_file import load_tasks, save_tasks
 from tlmd.types import JobState, Task
-from tlmd.workloads.corpus import load_tasks, save_tasks
 
 _log = logging.getLogger("tlmd")
 

@@ -14,10 +14,12 @@ from pathlib import Path
 
 from tlmd import wire
 from tlmd.config import CheckConfig
-from tlmd.errors import BadInput, Failed
+from tlmd.errors import Failed
 from tlmd.guarded_child import STAGE, Channel, GuardedChild, serve
 from tlmd.model_spec import ModelSpec
+from tlmd.records.task_file import load_tasks, read_tasks, save_tasks
 from tlmd.types import TargetInfo, Task
+from tlmd.workloads.corpus import CORPORA, held_out_ids, training_tasks
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,7 @@ class ExtractionRequest:
     target: str
 
     corpus: str
-    """``paper`` or a file of tasks. Empty: lower `model`."""
+    """A name of `corpus.CORPORA` or a file of tasks. Empty: lower `model`."""
 
     cores: int
     """Cores of a slot of this machine."""
@@ -37,7 +39,7 @@ class ExtractionRequest:
     """Target of the slot that measures. None: `target`, resolved on this machine."""
 
     cache_dir: str = ""
-    """Folder for the tasks of the paper's corpus, because lowering it takes 15 minutes."""
+    """Folder for the tasks of a corpus, because lowering one takes 5 to 15 minutes."""
 
 
 class TaskExtractor:
@@ -85,39 +87,34 @@ def tasks_of(request: ExtractionRequest, on_stage: Callable[[str], None]) -> Ite
     from tlmd.workloads.acceptance import accept
 
     target = request.slot or targets.resolve(request.target, request.cores)
-    if request.corpus == "paper":
-        yield from _paper(Path(request.cache_dir) / f"paper-{target.fingerprint}.tasks", target)
+    if request.corpus in CORPORA:
+        cache = Path(request.cache_dir) / f"{request.corpus}-{target.fingerprint}.tasks"
+        yield from _cached(request.corpus, cache, target)
     elif request.corpus:
-        yield _from_file(Path(request.corpus))
+        yield read_tasks(Path(request.corpus))
     else:
         yield accept(request.model, target, on_stage).tasks
 
 
-def _paper(cache: Path, target: TargetInfo) -> Iterator[list[Task]]:
-    from tlmd.workloads import corpus
-
+def _cached(name: str, cache: Path, target: TargetInfo) -> Iterator[list[Task]]:
+    """The tasks of a corpus that is known by name, from the file `cache` once it is complete."""
     if cache.exists():
-        yield corpus.load_tasks(cache)
+        yield load_tasks(cache)
         return
     tasks = []
-    for task in corpus.training_tasks(target):
-        tasks.append(task)
-        yield [task]
-    corpus.save_tasks(cache, tasks)
+    for portion in _portions(name, target):
+        tasks += portion
+        yield portion
+    save_tasks(cache, tasks)
 
 
-def _from_file(path: Path) -> list[Task]:
-    """Read the tasks of a file of tasks or of an exported data set."""
-    from tlmd.records.dataset import read_dataset
-    from tlmd.workloads.corpus import load_tasks
+def _portions(name: str, target: TargetInfo) -> Iterator[list[Task]]:
+    if name == "paper":
+        yield from ([task] for task in training_tasks(target))
+        return
+    from tlmd.workloads.synthetic import synthetic_tasks
 
-    try:
-        return load_tasks(path)
-    except BadInput as error:
-        try:
-            return list(read_dataset(path).tasks)
-        except BadInput:
-            raise error from None
+    yield from synthetic_tasks(target, held_out_ids(target))
 
 
 def handle(channel: Channel) -> None:

@@ -1,19 +1,22 @@
-"""The generator: propose more than is needed, apply and dedupe, extract features, pick the best."""
+"""The generator: propose widely, rank on decisions, apply, extract features, pick the best."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from typing import Any
 
 from tlmd.config import GenerateConfig
 from tlmd.generate.apply import apply_new
 from tlmd.generate.pick import pick
-from tlmd.generate.propose import Proposer
+from tlmd.generate.propose import NOT_THE_TLM, Proposer, WrittenCandidate
+from tlmd.generate.search import DecisionSearch, structure
 from tlmd.model.checkpoint import Checkpoint
+from tlmd.model.cost_model import Floats
+from tlmd.model.decision_features import decision_features
 from tlmd.space.cache import SpaceCache
 from tlmd.space.features import FeatureExtractors, pack_features, speedup
-from tlmd.types import Proposal, Record, Task
+from tlmd.space.space import TaskSpace
+from tlmd.types import Candidate, Proposal, Record, Task, Writer
 
 
 class Generator:
@@ -60,26 +63,62 @@ class Generator:
         """
         space = self._spaces.get(task)
         total = max(round(count * (oversample or self._config.oversample)), 16)
-        written = self._proposer.propose(space, total, records)
         ids = {r.candidate.id for r in records} | {candidate_id for candidate_id, _ in avoid}
         hashes = {r.module_hash for r in records} | {digest for _, digest in avoid}
-        applied, refused = apply_new(space, written, ids, hashes)
-        schedules: list[Any] = [one.schedule for one in applied]
-        features = self._extractors.of(task.target).rows(schedules)
-        cost_model, explore = self._checkpoint.cost_model, self._config.explore
-        speedups = speedup(features, task.target.cores)
-        picked = pick(features, speedups, count, cost_model, explore, self._rng)
+        written = self._proposer.propose(space, total, records)
+        new = [one for one in written if one.candidate.id not in ids]
+        chosen = self._narrow(space, new, total, ids)
+        applied, refused = apply_new(space, chosen, ids, hashes)
+        features = self._extractors.of(task.target).rows([one.schedule for one in applied])
+        candidates = [one.written.candidate for one in applied]
+        scores = self._scores(space, candidates, features)
+        structures = [structure(space.sketches[c.sketch], c) for c in candidates]
+        picked = pick(scores, structures, count, self._config.explore, self._rng)
         proposals = [
             Proposal(
-                applied[i].written.candidate,
-                space.trace_json(applied[i].written.candidate),
+                candidates[i],
+                space.trace_json(candidates[i]),
                 applied[i].module_hash,
                 applied[i].written.version,
-                score=score,
+                score=0.0 if scores is None else float(scores[i]),
                 picked_by=self.version,
                 features=pack_features(features[i]),
                 writer=applied[i].written.writer,
             )
-            for i, score in picked
+            for i in picked
         ]
         return proposals, refused
+
+    def _narrow(
+        self, space: TaskSpace, written: Sequence[WrittenCandidate], total: int, avoid: set[str]
+    ) -> list[WrittenCandidate]:
+        """The `total` candidates that are applied; random ones are not judged before."""
+        drawn = [one for one in written if one.writer is Writer.RANDOM]
+        others = {one.candidate.id: one for one in written if one.writer is not Writer.RANDOM}
+        if not self._checkpoint.cost_model.knows_decisions:
+            return drawn + self._first_of_each(list(others.values()))
+        search = DecisionSearch(space, self._checkpoint.cost_model, self._rng, avoid)
+        candidates = [one.candidate for one in others.values()]
+        ordered = search.explore(candidates, self._config.generations)
+        best = search.diverse(ordered, total - len(drawn))
+        # What was made by moving one of the TLM's counts as a refinement.
+        return [others.get(c.id, _refined(c)) for c in best] + drawn
+
+    def _first_of_each(self, written: list[WrittenCandidate]) -> list[WrittenCandidate]:
+        """The first of each writer; the TLM's are in the order of its preference."""
+        by_writer = [[one for one in written if one.writer is writer] for writer in Writer]
+        return [one for part in by_writer for one in part[: len(part) // self._config.wide]]
+
+    def _scores(
+        self, space: TaskSpace, candidates: Sequence[Candidate], features: Floats
+    ) -> Floats | None:
+        """Predicted speeds; None without a trained cost model."""
+        cost_model = self._checkpoint.cost_model
+        if not cost_model.trained:
+            return None
+        decisions = decision_features(space.computation, space.sketches, candidates)
+        return cost_model.score(features, speedup(features, space.task.target.cores), decisions)
+
+
+def _refined(candidate: Candidate) -> WrittenCandidate:
+    return WrittenCandidate(candidate, Writer.REFINEMENT, NOT_THE_TLM)

@@ -3,30 +3,40 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Hashable, Sequence
 
 import numpy as np
 
-from tlmd.model.cost_model import CostModel, Floats
+from tlmd.model.cost_model import Floats
 
 
 def pick(
-    features: Floats,
-    speedups: Floats,
+    scores: Floats | None,
+    structures: Sequence[Hashable],
     count: int,
-    cost_model: CostModel,
     explore: float,
     rng: random.Random,
-) -> list[tuple[int, float]]:
-    """At most `count` rows with their scores, the best first; a share `explore` is random.
+) -> list[int]:
+    """At most `count` of the candidates, the best first; a share `explore` is random.
 
-    `features` are the rows ``[candidates, width]`` that the cost model scores, `speedups` what
-    several cores make of each. A cost model that was never trained picks at random.
+    `scores` ``[candidates]`` are predicted speeds; None: a random order. Of candidates with the
+    same structure one is taken before any second: they are often equally fast.
     """
-    scores = cost_model.score(features, speedups)
-    order = [int(i) for i in np.argsort(-scores, kind="stable")]
-    if not cost_model.trained:
+    order = [int(i) for i in np.argsort(-scores, kind="stable")] if scores is not None else []
+    if scores is None:
+        order = list(range(len(structures)))
         rng.shuffle(order)
     explored = min(round(count * explore), max(len(order) - count, 0))
+    order = _distinct_first(order, structures)
     top, rest = order[: count - explored], order[count - explored :]
-    picked = top + rng.sample(rest, min(explored, len(rest)))
-    return [(i, float(scores[i])) for i in picked]
+    return top + rng.sample(rest, min(explored, len(rest)))
+
+
+def _distinct_first(order: list[int], structures: Sequence[Hashable]) -> list[int]:
+    seen: set[Hashable] = set()
+    first: list[int] = []
+    later: list[int] = []
+    for index in order:
+        (later if structures[index] in seen else first).append(index)
+        seen.add(structures[index])
+    return first + later

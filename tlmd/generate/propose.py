@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from tlmd.config import GenerateConfig
-from tlmd.generate.refine import neighbour
+from tlmd.generate.refine import moved
 from tlmd.language.prompt import prompt
 from tlmd.model.checkpoint import Checkpoint
 from tlmd.model.sampling import Sampler, SampleRequest
@@ -42,35 +42,36 @@ class Proposer:
     def propose(
         self, space: TaskSpace, total: int, records: Sequence[Record]
     ) -> list[WrittenCandidate]:
-        """`total` candidates or fewer; refined ones only where `records` has verified programs."""
+        """Candidates of which `total` will be applied; `wide` times more by the TLM and refined.
+
+        Refined ones are written only where `records` has verified programs.
+        """
         config = self._config
         incumbents = [r.candidate for r in leading(records, config.incumbents)]
         refined = int(total * config.refined) if incumbents else 0
-        neighbours = self._neighbours(space, incumbents, refined)
-        written = [WrittenCandidate(c, Writer.REFINEMENT, NOT_THE_TLM) for c in neighbours]
         # Random ones protect against a TLM that has settled on the wrong programs.
-        drawn = self._random(space, int(total * config.uniform))
+        uniform = int(total * config.uniform)
+        neighbours = self._neighbours(space, incumbents, refined * config.wide)
+        written = [WrittenCandidate(c, Writer.REFINEMENT, NOT_THE_TLM) for c in neighbours]
+        drawn = self._random(space, uniform)
         written += [WrittenCandidate(c, Writer.RANDOM, NOT_THE_TLM) for c in drawn]
-        return written + self._by_the_tlm(space, total - len(written))
+        return written + self._by_the_tlm(space, (total - refined - uniform) * config.wide)
 
     def _by_the_tlm(self, space: TaskSpace, count: int) -> list[WrittenCandidate]:
-        """The candidates that the TLM prefers among several times more that it writes.
-
-        Writing one takes a tenth of the time of applying it.
-        """
+        """What the TLM writes, in the order of its preference."""
         if count <= 0:
             return []
         request = SampleRequest(
             space.task.id,
             tuple(prompt(space.computation, space.task.target, space.sketches)),
             space.sketches,
-            space.locations,
-            count * self._config.wide,
+            space.quick_locations,
+            count,
             temperature=self._config.temperature,
         )
         samples = {sample.candidate.id: sample for sample in self._sampler.sample(request)}
         preferred = sorted(samples.values(), key=lambda sample: -sample.score)
-        return [WrittenCandidate(s.candidate, Writer.TLM, self._version) for s in preferred[:count]]
+        return [WrittenCandidate(s.candidate, Writer.TLM, self._version) for s in preferred]
 
     def _random(self, space: TaskSpace, count: int) -> list[Candidate]:
         drawn = []
@@ -87,10 +88,7 @@ class Proposer:
             if len(found) >= count:
                 break
             start = self._rng.choice(incumbents)
-            sketch = space.sketches[start.sketch]
-            moved: Candidate | None = start
-            for _ in range(self._rng.choice((1, 1, 2, 3))):
-                moved = moved and neighbour(self._rng, sketch, moved, space.locations)
-            if moved is not None:
-                found[moved.id] = moved
+            made = moved(self._rng, space.sketches[start.sketch], start, space.quick_locations)
+            if made is not None:
+                found[made.id] = made
         return list(found.values())

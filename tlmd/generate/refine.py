@@ -14,6 +14,17 @@ from tlmd.language.legal_words import LegalLocations
 from tlmd.types import Candidate, Decision
 
 _FACTORED = (DecisionKind.TILE, DecisionKind.PARTITION)
+_MOVES = (1, 1, 2, 3)
+
+
+def moved(
+    rng: random.Random, sketch: Sketch, start: Candidate, locations: LegalLocations
+) -> Candidate | None:
+    """`start` after one to three small moves, or None where one of them is not legal."""
+    found: Candidate | None = start
+    for _ in range(rng.choice(_MOVES)):
+        found = found and neighbour(rng, sketch, found, locations)
+    return found
 
 
 def neighbour(

@@ -22,11 +22,11 @@ from tlmd.integrations.programs import ProgramSource
 from tlmd.measure.cores import plan_slots
 from tlmd.measure.slot_lock import Calls
 from tlmd.model_spec import ModelSpec
+from tlmd.records.task_file import save_tasks
 from tlmd.space import target as targets
 from tlmd.types import JobState, Task
 from tlmd.workloads import acceptance, torch_frontend
 from tlmd.workloads.compiled_model import use_threads
-from tlmd.workloads.corpus import save_tasks
 from tlmd.workloads.preparation import lower_source
 from tlmd.workloads.torch_operators import NotConvertible
 from tlmd.workloads.torch_tensors import to_numpy

@@ -13,7 +13,7 @@ from tlmd.errors import BadInput, TlmdError
 from tlmd.integrations import hot_swap, partition
 from tlmd.integrations.hot_swap import Function, HotSwapped
 from tlmd.integrations.programs import ProgramSource
-from tlmd.workloads.corpus import save_tasks
+from tlmd.records.task_file import save_tasks
 from tlmd.workloads.sources import first_line
 
 _log = logging.getLogger("tlmd.integrations")

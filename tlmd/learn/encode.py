@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from tlmd.model.demonstration_file import write_demonstrations
 from tlmd.records.dataset import read_dataset
 from tlmd.records.store import RecordStore
 from tlmd.space.space import TaskSpace
-from tlmd.types import Record, Task
+from tlmd.types import Record, Status, Task
 
 _FEWEST = 4  # sentences; fewer show no differences
 
@@ -27,11 +28,15 @@ def main(arguments: list[str]) -> int:
     """Encode all tasks with their newest records; progress goes to standard output."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
-        "--records", type=Path, required=True, help="a data set, or the store of a state directory"
+        "--records",
+        type=Path,
+        nargs="+",
+        required=True,
+        help="data sets, or the stores of state directories",
     )
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args(arguments)
-    tasks, records = read_records(options.records)
+    tasks, records = read_all_records(options.records)
     encoded = []
     for task in sorted(tasks, key=lambda t: t.id):
         made = encode_task(task, records[task.id])
@@ -41,6 +46,27 @@ def main(arguments: list[str]) -> int:
     write_demonstrations(options.out, encoded)
     print(f"{len(encoded)} tasks, {count_demonstrations(encoded)} demonstrations in {options.out}")
     return 0
+
+
+def read_all_records(paths: Sequence[Path]) -> tuple[list[Task], dict[str, list[Record]]]:
+    """As `read_records`, from several files. A task on two machines keeps the first one's records.
+
+    Records whose build took too long are left out: nothing is known about the speed.
+    """
+    tasks: dict[str, Task] = {}
+    records: dict[str, list[Record]] = defaultdict(list)
+    for path in paths:
+        known, found = read_records(path)
+        for task in known:
+            if task.id not in tasks:
+                tasks[task.id] = task
+                records[task.id] = [r for r in found[task.id] if not is_unknown(r)]
+    return list(tasks.values()), records
+
+
+def is_unknown(record: Record) -> bool:
+    """Whether the program was never run, because its build was stopped."""
+    return record.outcome.status is Status.TIMEOUT and "building" in record.outcome.detail
 
 
 def read_records(path: Path) -> tuple[list[Task], dict[str, list[Record]]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tlmd.language.legal_words import legal_words
+from tlmd.language.legal_words import LegalLocations, legal_words
 from tlmd.language.prompt import prompt
 from tlmd.language.sentence import choice_mask, encode
 from tlmd.language.vocabulary import MAX_SKETCHES
@@ -15,8 +15,10 @@ from tlmd.types import Candidate
 class Encoder:
     """Encodes the candidates of one task; they share the prompt ``prompt``."""
 
-    def __init__(self, space: TaskSpace) -> None:
+    def __init__(self, space: TaskSpace, locations: LegalLocations | None = None) -> None:
+        """`locations` are the legal ones; None: those of the space."""
         self._space = space
+        self._locations = locations or space.locations
         self.prompt = tuple(prompt(space.computation, space.task.target, space.sketches))
 
     def encode(self, candidate: Candidate) -> Demonstration | None:
@@ -31,7 +33,7 @@ class Encoder:
         sketch = sketches[candidate.sketch]
         try:
             tokens = tuple(encode(sketch, candidate))
-            words = legal_words(sketches, candidate, self._space.locations)
+            words = legal_words(sketches, candidate, self._locations)
         except (ValueError, IndexError):
             return None
         if len(self.prompt) + len(tokens) > POSITIONS:

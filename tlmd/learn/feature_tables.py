@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
+from tlmd.model import decision_features as decided
 from tlmd.model.cost_model import Floats, Measured
 from tlmd.space.cache import SpaceCache
 from tlmd.space.features import WIDTH, FeatureExtractors, speedup, unpack_features
@@ -20,6 +22,7 @@ class FeatureTables:
         self._spaces = spaces
         self._extractors = FeatureExtractors()
         self._made: dict[str, Floats | None] = {}
+        self._decided: dict[str, Any] = {}  # float16, of which there is one row per record
 
     def table(self, task: Task, records: Sequence[Record]) -> Measured:
         """Features, seconds and weights of the records that have a program."""
@@ -33,6 +36,21 @@ class FeatureTables:
             np.array([r.outcome.seconds for r, _ in pairs], np.float64),
             np.array([r.outcome.weight for r, _ in pairs], np.float32),
             speedup(features, task.target.cores),
+            self._decisions(task, [r for r, _ in pairs]),
+        )
+
+    def _decisions(self, task: Task, records: Sequence[Record]) -> Floats:
+        """The decision features of the records ``[n, decision_features.WIDTH]``."""
+        new = {r.candidate.id: r.candidate for r in records if r.candidate.id not in self._decided}
+        if new:
+            space = self._spaces.get(task)
+            rows = decided.decision_features(space.computation, space.sketches, list(new.values()))
+            self._decided |= zip(new, rows.astype(np.float16), strict=True)
+        found = [self._decided[r.candidate.id] for r in records]
+        return (
+            np.stack(found).astype(np.float32)
+            if found
+            else np.zeros((0, decided.WIDTH), np.float32)
         )
 
     def row(self, task: Task, record: Record) -> Floats | None:

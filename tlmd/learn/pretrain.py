@@ -1,7 +1,8 @@
 """Make TLM-base: `python -m tlmd.learn.pretrain --records FILE --model WEIGHTS --out DIR`.
 
-The cost model is fitted to the measured records; `WEIGHTS` is the language model that `python -m
-tlmd.model.pretrain` has trained on the same records. Held-out networks contribute nothing.
+The cost model is fitted to the measured records, without those whose build took too long: their
+speed is unknown. `WEIGHTS` is the language model that `python -m tlmd.model.pretrain` has trained;
+without it the checkpoint has random weights, and serves for its cost model only.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import safetensors.torch
 import torch
 
 from tlmd.config import SHIPPED
-from tlmd.learn.encode import read_records
+from tlmd.learn.encode import read_all_records
 from tlmd.learn.feature_tables import FeatureTables
 from tlmd.model import checkpoint as checkpoints
 from tlmd.model import network
@@ -29,17 +30,22 @@ def main(arguments: list[str]) -> int:
     """Fit the cost model and save the checkpoint; progress goes to standard output."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
-        "--records", type=Path, required=True, help="a data set, or the store of a state directory"
+        "--records",
+        type=Path,
+        nargs="+",
+        required=True,
+        help="data sets, or the stores of state directories",
     )
-    parser.add_argument("--model", type=Path, required=True, help="a .safetensors file")
+    parser.add_argument("--model", type=Path, help="a .safetensors file")
     parser.add_argument("--out", type=Path, default=SHIPPED)
     parser.add_argument("--preset", default="nano", choices=sorted(network.PRESETS))
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
-    tasks, records = read_records(options.records)
+    tasks, records = read_all_records(options.records)
     model = network.create(options.preset)
-    model.load_state_dict(safetensors.torch.load_file(options.model), strict=False)
+    if options.model:
+        model.load_state_dict(safetensors.torch.load_file(options.model), strict=False)
     cost_model = fit_cost_model(FeatureTables(SpaceCache()), tasks, records, options.seed)
     notes = {"tasks": len(tasks), "measured": sum(len(records[t.id]) for t in tasks)}
     checkpoints.save(Checkpoint(0, options.preset, model, cost_model, notes), options.out)

@@ -65,7 +65,12 @@ def by_promise(job: TuningJob) -> list[TaskState]:
 
 
 def _promise(job: TuningJob, task: TaskState) -> float:
-    """Seconds of the whole model that further candidates of this task may save."""
+    """Seconds of the whole model that further candidates of this task may save.
+
+    In a corpus all tasks count the same, and the share that they may save decides.
+    """
+    if job.corpus:
+        return expected_gain(task)
     if not math.isfinite(task.seconds):
         return job.weight(task) * max(task.task.flops, 1.0)
     return job.weight(task) * task.seconds * expected_gain(task)

@@ -134,6 +134,13 @@ class TaskSpace:
         """
         return self._locations.legal(sketch, before)
 
+    def quick_locations(self, sketch: int, before: tuple[Decision, ...]) -> tuple[int, ...]:
+        """As `locations`, for writing many candidates: a few legal ones may be missing.
+
+        Where the answer takes TVM long, after some questions only root is left.
+        """
+        return self._locations.quick(sketch, before)
+
     def _draw(self, rng: Random, sketch: int) -> tuple[Decision, ...]:
         return self.random(rng, sketch).decisions
 

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tlmd import wire
-from tlmd.errors import BadInput, Failed, TlmdError
+from tlmd.errors import TlmdError
 from tlmd.types import TargetInfo, Task
 from tlmd.workloads.zoo import Shape, zoo
 
@@ -20,6 +18,9 @@ if TYPE_CHECKING:
     from tlmd.workloads.sources import SourceModel
 
 Workload = tuple[str, Shape]
+CORPORA = ("paper", "synthetic")
+"""The corpora that are known by name: networks (`training_tasks`), and single operators
+(`synthetic.synthetic_tasks`)."""
 
 _IMAGES = tuple((batch, 3, size, size) for batch in (1, 4, 8) for size in (224, 240, 256))
 _TEXTS = tuple((batch, length) for batch in (1, 2, 4) for length in (64, 128, 256))
@@ -162,24 +163,3 @@ def _load(workload: Workload) -> SourceModel:
 
     name, shape = workload
     return load_model(name, (zoo()[name].check(shape),))
-
-
-def save_tasks(path: Path, tasks: Iterable[Task]) -> None:
-    """Write tasks as msgpack. The file is complete or missing. Raises `Failed` on a full disk."""
-    partial = path.with_name(path.name + ".partial")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_bytes(wire.pack(list(tasks)))
-        partial.replace(path)
-    except OSError as error:
-        raise Failed(f"cannot write {path}: {error.strerror}; check the disk") from error
-
-
-def load_tasks(path: Path) -> list[Task]:
-    """Read a file of `save_tasks`. Raises `BadInput` if it is missing or damaged."""
-    try:
-        return list(wire.unpack(tuple[Task, ...], path.read_bytes()))  # type: ignore[arg-type]
-    except OSError as error:
-        raise BadInput(f"cannot read {path} ({error.strerror}); give a file of tasks") from error
-    except wire.WireError as error:
-        raise BadInput(f"{path} is no file of tasks ({error}); extract the tasks again") from error

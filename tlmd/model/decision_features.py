@@ -1,0 +1,259 @@
+"""Features of a candidate from its decisions and the computation alone: nothing is applied by TVM.
+
+They say for each depth of the loop nest how much is computed inside it and which part of each
+operand it touches, as analytical cache models do (Low et al., "Analytical modeling is enough for
+high-performance BLIS", TOMS'16). One row takes microseconds; applying a candidate takes 10 ms.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tlmd.computation import Block, Computation, DecisionKind, Sketch
+from tlmd.model.footprint import Numbers, contiguous, elements, last_iterator, operands, used
+from tlmd.types import Candidate
+
+Floats = NDArray[np.float32]
+
+_DEPTHS = 6  # levels of the nest that are described, from the innermost outwards
+_OPERANDS = 3  # of the main block: the result and the first two reads
+_LOCATIONS = 4
+_OPERATIONS = ("mul", "add", "max", "exp", "if_then_else", "div", "sqrt", "rsqrt")
+_UNTILED = ("S", "R")
+_ALIGNED = 16  # floats of the widest vector
+
+
+class _Nest(NamedTuple):
+    """The tiled loop nest of one sketch: the kinds of its levels, and where each factor is."""
+
+    block: int
+    levels: tuple[str, ...]
+    """``S`` or ``R`` for each level, from the outermost."""
+    tiles: dict[int, int]
+    """Iterator of the block -> index of its decision."""
+
+
+def decision_features(
+    computation: Computation, sketches: Sequence[Sketch], candidates: Sequence[Candidate]
+) -> Floats:
+    """One row per candidate, ``[len(candidates), WIDTH]``; NaN where a feature does not apply."""
+    table = np.full((len(candidates), WIDTH), np.nan, np.float32)
+    indices = np.array([candidate.sketch for candidate in candidates])
+    for sketch in sketches:
+        rows = np.flatnonzero(indices == sketch.index).tolist()
+        if rows:
+            decided = [candidates[row].decisions for row in rows]
+            columns = _columns(computation, sketch, decided)
+            table[rows] = np.stack([np.broadcast_to(c, len(rows)) for c in columns], 1)
+    return table
+
+
+def decision_speedup(rows: Floats, cores: int) -> Floats:
+    """How many times faster `cores` cores run programs than one, at best ``[len(rows)]``.
+
+    `rows` are decision features. As `space.features.speedup`, which sees the applied program.
+    """
+    iterations = np.round(np.exp2(rows[:, -1]))
+    found: Floats = (iterations / np.ceil(iterations / cores)).astype(np.float32)
+    return found
+
+
+def _columns(
+    computation: Computation, sketch: Sketch, decided: Sequence[tuple[tuple[int, ...], ...]]
+) -> list[Numbers]:
+    """The features of candidates of one sketch: scalars or ``[candidates]``."""
+    nest = _nest(computation, sketch)
+    block = computation.blocks[nest.block]
+    sizes = _sizes(block, nest, decided)
+    return [
+        *_of_task(computation, nest.block),
+        *_of_sketch(sketch, block),
+        *_of_plain_decisions(sketch, decided),
+        *_of_depths(block, nest, sizes),
+        *_of_factors(block, nest, decided),
+        _parallel(block, nest, sketch, decided),
+    ]
+
+
+def _nest(computation: Computation, sketch: Sketch) -> _Nest:
+    tiles: dict[int, dict[int, int]] = {}
+    for index, one in enumerate(sketch.open_decisions):
+        if one.kind in (DecisionKind.TILE, DecisionKind.PARTITION) and one.block >= 0:
+            tiles.setdefault(one.block, {})[one.iterator] = index
+    work = [_volume(block) for block in computation.blocks]
+    if "tiling" in sketch.steps and tiles:
+        block = max(tiles, key=lambda b: work[b])
+        first = sketch.steps.index("tiling") + 1
+        letters = tuple(s for s in sketch.steps[first:] if s in _UNTILED)
+        counts = {k: letters.count(k) for k in _UNTILED}
+        arity = {i: sketch.open_decisions[d].arity for i, d in tiles[block].items()}
+        kinds = computation.blocks[block].iters
+        if all(counts.get(kinds[i][0]) == n for i, n in arity.items()):
+            return _Nest(block, letters, tiles[block])
+    return _Nest(int(np.argmax(work)), _UNTILED, {})
+
+
+def _volume(block: Block) -> float:
+    return math.prod(max(extent, 1) for _, extent in block.iters)
+
+
+def _sizes(block: Block, nest: _Nest, decided: Sequence[tuple[tuple[int, ...], ...]]) -> Numbers:
+    """How many values each iterator takes inside each depth, ``[depth, iterator, candidate]``.
+
+    Depth 0 is the innermost level alone.
+    """
+    levels = nest.levels[::-1]
+    sizes = np.ones((len(levels), len(block.iters), len(decided)))
+    for iterator, (kind, extent) in enumerate(block.iters):
+        inside = np.ones(len(decided))
+        index = nest.tiles.get(iterator)
+        factors = np.array([d[index] for d in decided]).T[::-1] if index is not None else None
+        used = 0
+        for depth, letter in enumerate(levels):
+            if letter == kind or (kind not in _UNTILED and letter == "S"):
+                if factors is not None:
+                    inside = inside * factors[used]
+                    used += 1
+                elif depth == len(levels) - 1 or nest.levels == _UNTILED:
+                    inside = np.full(len(decided), max(extent, 1))
+            sizes[depth, iterator] = inside
+    return sizes
+
+
+def _of_task(computation: Computation, main: int) -> list[Numbers]:
+    block = computation.blocks[main]
+    last = last_iterator(block)
+    strides = [s for a in block.reads for dim in a.dims for _, s in dim]
+    ops = {op for b in computation.blocks for op in b.ops}
+    full = {i: np.array([float(max(e, 1))]) for i, (_, e) in enumerate(block.iters)}
+    shared = sum(
+        kind == "S" and all(i in used(a) for a in block.reads)
+        for i, (kind, _) in enumerate(block.iters)
+    )
+    values = [
+        len(computation.blocks),
+        main,
+        len(block.reads),
+        shared,
+        math.log2(1 + max(strides, default=0)),
+        sum(extent > 1 for kind, extent in block.iters if kind == "S"),
+        sum(extent > 1 for kind, extent in block.iters if kind == "R"),
+        math.log2(_volume(block)),
+        math.log2(math.prod(max(e, 1) for k, e in block.iters if k == "R")),
+        math.log2(max(block.iters[last][1], 1)) if block.iters else 0.0,
+        math.gcd(block.iters[last][1], _ALIGNED) if block.iters else 1,
+        *(float(op in ops) for op in _OPERATIONS),
+    ]
+    footprints = [np.log2(elements(a, full)) if a else _NONE for a in operands(block, _OPERANDS)]
+    return [*(np.array([float(v)]) for v in values), *footprints]
+
+
+def _of_sketch(sketch: Sketch, block: Block) -> list[Numbers]:
+    level = [int(s.partition(":")[2]) for s in sketch.steps if s.startswith("level:")]
+    spatial = max(1, sum(kind == "S" for kind, _ in block.iters))
+    values = [
+        "tiling" in sketch.steps,
+        sketch.steps.count("fuse_at"),
+        sketch.steps.count("rfactor"),
+        "tensorize" in sketch.steps,
+        level[0] if level else -1,
+        level[0] / spatial if level else -1,
+        len(sketch.open_decisions),
+    ]
+    return [np.array([float(v)]) for v in values]
+
+
+def _of_plain_decisions(
+    sketch: Sketch, decided: Sequence[tuple[tuple[int, ...], ...]]
+) -> list[Numbers]:
+    """Unrolling, the parallel extent, compute locations, and the inner factor of an rfactor."""
+    found: dict[str, list[Numbers]] = {"category": [], "parallel": [], "location": [], "split": []}
+    for index, one in enumerate(sketch.open_decisions):
+        first = np.array([d[index][0] for d in decided], np.float64)
+        if one.kind is DecisionKind.CATEGORY:
+            found["category"].append(np.array(one.options, np.float64)[first.astype(int)])
+        elif one.kind in (DecisionKind.PARALLEL, DecisionKind.LOCATION):
+            found[one.kind.value].append(first)
+        elif "tiling" not in sketch.steps:
+            found["split"].append(np.log2([d[index][-1] for d in decided]))
+    counts = {"category": 1, "parallel": 1, "location": _LOCATIONS, "split": 2}
+    return [
+        column
+        for name, count in counts.items()
+        for column in (found[name] + [_NONE] * count)[:count]
+    ]
+
+
+def _of_depths(block: Block, nest: _Nest, sizes: Numbers) -> list[Numbers]:
+    """Per depth: iterations, elements and contiguous runs of operands, elements per iteration."""
+    columns: list[Numbers] = []
+    touched = operands(block, _OPERANDS)
+    for depth in range(_DEPTHS):
+        if depth >= len(sizes):
+            columns += [_NONE] * _PER_DEPTH
+            continue
+        inside = dict(enumerate(sizes[depth]))
+        volume = np.prod(sizes[depth], axis=0)
+        counts = [elements(a, inside) if a else None for a in touched]
+        total = sum((c for c in counts if c is not None), np.zeros(1))
+        columns += [np.log2(volume), np.log2(total), np.log2(total / volume)]
+        columns += [_NONE if c is None else np.log2(c) for c in counts]
+        columns += [np.log2(contiguous(a, inside)) if a else _NONE for a in touched]
+    return columns
+
+
+_PER_DEPTH = 3 + 2 * _OPERANDS
+
+
+def _of_factors(
+    block: Block, nest: _Nest, decided: Sequence[tuple[tuple[int, ...], ...]]
+) -> list[Numbers]:
+    """Factors of the last spatial iterator, of the last reduction, products of the others."""
+    columns: list[Numbers] = []
+    for kind, count in (("S", 4), ("R", 2)):
+        iterators = [i for i, (k, e) in enumerate(block.iters) if k == kind and i in nest.tiles]
+        last = last_iterator(block, kind)
+        mine = [
+            np.array([d[nest.tiles[i]] for d in decided]).T[::-1] for i in iterators if i == last
+        ]
+        others = [
+            np.array([d[nest.tiles[i]] for d in decided]).T[::-1] for i in iterators if i != last
+        ]
+        for place in range(count):
+            columns.append(np.log2(mine[0][place]) if mine and place < len(mine[0]) else _NONE)
+            product = [f[place] for f in others if place < len(f)]
+            columns.append(np.log2(np.prod(product, axis=0)) if product else _NONE)
+        if kind == "S":
+            columns.append(np.gcd(mine[0][0], _ALIGNED).astype(float) if mine else _NONE)
+    return columns
+
+
+def _parallel(
+    block: Block, nest: _Nest, sketch: Sketch, decided: Sequence[tuple[tuple[int, ...], ...]]
+) -> Numbers:
+    """log2 of the iterations of the outermost spatial loops; 0 where they are not parallel."""
+    iterations = np.ones(len(decided))
+    for iterator, (kind, extent) in enumerate(block.iters):
+        if kind == "S" and not nest.tiles:
+            iterations *= max(extent, 1)
+        elif kind == "S" and iterator in nest.tiles:
+            iterations *= np.array([d[nest.tiles[iterator]][0] for d in decided])
+    for index, one in enumerate(sketch.open_decisions):
+        if one.kind is DecisionKind.PARALLEL:
+            iterations[np.array([d[index][0] for d in decided]) == 0] = 1
+    return np.log2(iterations)
+
+
+_NONE = np.array([np.nan])
+
+
+_OF_TASK, _OF_SKETCH, _PLAIN, _FACTORS = 11 + len(_OPERATIONS) + _OPERANDS, 7, 4 + _LOCATIONS, 13
+FIRST_DEPTH = _OF_TASK + _OF_SKETCH + _PLAIN
+"""The column where the features of the innermost depth begin."""
+WIDTH = FIRST_DEPTH + _DEPTHS * _PER_DEPTH + _FACTORS + 1
+"""Features per candidate; the last one is the parallel iterations."""

@@ -1,0 +1,43 @@
+"""Files of tasks: what a job tunes, or a corpus to train on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from tlmd import wire
+from tlmd.errors import BadInput, Failed
+from tlmd.records.dataset import read_dataset
+from tlmd.types import Task
+
+
+def save_tasks(path: Path, tasks: Iterable[Task]) -> None:
+    """Write tasks as msgpack. The file is complete or missing. Raises `Failed` on a full disk."""
+    partial = path.with_name(path.name + ".partial")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial.write_bytes(wire.pack(list(tasks)))
+        partial.replace(path)
+    except OSError as error:
+        raise Failed(f"cannot write {path}: {error.strerror}; check the disk") from error
+
+
+def load_tasks(path: Path) -> list[Task]:
+    """Read a file of `save_tasks`. Raises `BadInput` if it is missing or damaged."""
+    try:
+        return list(wire.unpack(tuple[Task, ...], path.read_bytes()))  # type: ignore[arg-type]
+    except OSError as error:
+        raise BadInput(f"cannot read {path} ({error.strerror}); give a file of tasks") from error
+    except wire.WireError as error:
+        raise BadInput(f"{path} is no file of tasks ({error}); extract the tasks again") from error
+
+
+def read_tasks(path: Path) -> list[Task]:
+    """The tasks of a file of `save_tasks` or of a data set. Raises `BadInput` for another file."""
+    try:
+        return load_tasks(path)
+    except BadInput as error:
+        try:
+            return list(read_dataset(path).tasks)
+        except BadInput:
+            raise error from None
