@@ -14,6 +14,7 @@ from tlmd import wire
 from tlmd.config import TrainConfig
 from tlmd.learn.finetune import FineTuner
 from tlmd.model import checkpoint as checkpoints
+from tlmd.model.demonstration_file import read_replay
 from tlmd.model.threads import use_threads
 from tlmd.pipeline.orders import Trained, TrainOrder
 
@@ -34,11 +35,12 @@ class TrainerActor:
         self._device = "cuda" if torch.cuda.is_available() else "cpu"
         self._interrupted = 0
         self._base = _load(registry, 0)
+        self._replay = read_replay()
         self._tuner = self._new_tuner()
         self._latest = 0
 
     def _new_tuner(self) -> FineTuner:
-        return FineTuner(self._base, self._config, self._seed, self._device)
+        return FineTuner(self._base, self._config, self._seed, self._device, replay=self._replay)
 
     def describe(self) -> dict[str, Any]:
         """It has no facts to report."""

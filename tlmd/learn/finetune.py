@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import random
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -24,6 +25,9 @@ MAX_HELD_OUT = 64  # tasks for the gate
 _BESIDE = 12  # sentences that a held-out one is compared with
 HELD_OUT = 0.05  # share of candidates that nothing is ever trained on
 _AVERAGED = 10  # the reported loss is the mean of so many last steps
+_TASKS_PER_STEP = 2
+_TASKS_OF_A_ROUND = 16  # with more tasks a round takes more steps,
+_MOST_ROUNDS = 8  # at most so many times as many
 Stop = Callable[[], bool]
 
 
@@ -49,8 +53,9 @@ class FineTuner:
     """Makes checkpoints from a base, which it does not change, and from all records added so far.
 
     `config` is the section ``train``; the share `held_out` of all candidates is never trained on;
-    `device` is where the language model is trained, as torch names it. Not thread-safe. Raises
-    `BadInput` for an unknown policy.
+    `device` is where the language model is trained, as torch names it. `replay` are demonstrations
+    of the base's own training, which each round shows beside the new ones, so that nothing is
+    forgotten. Not thread-safe. Raises `BadInput` for an unknown policy.
     """
 
     def __init__(
@@ -60,6 +65,7 @@ class FineTuner:
         seed: int = 0,
         device: str = "cpu",
         held_out: float = HELD_OUT,
+        replay: Sequence[TaskDemonstrations] = (),
     ) -> None:
         self._config = config or TrainConfig()
         self._select = policy(self._config.policy)
@@ -67,6 +73,7 @@ class FineTuner:
         self._seed = seed
         self._device = device
         self._held_out = held_out
+        self._replay = replay
         self._latest = base
         self._cost_model = base.cost_model
         self._tasks: dict[str, dict[str, Task]] = defaultdict(dict)
@@ -104,7 +111,8 @@ class FineTuner:
         begin = time.monotonic()
         datasets = self._datasets(stop)
         cost_model = self._fit_cost_model(datasets, stop)
-        shown = [d.training for d in datasets if d.training.demonstrations]
+        newest = sorted(datasets, key=lambda dataset: -dataset.newest)
+        shown = [d.training for d in newest if d.training.demonstrations]
         start = self._base if self._config.start == "base" else self._latest
         model = copy.deepcopy(start.model)
         losses = self._fit(model, shown, version, stop)
@@ -174,16 +182,21 @@ class FineTuner:
         """Train `model` in place; the loss of each step."""
         if stop():
             return []
+        more = min(max(len(shown) / _TASKS_OF_A_ROUND, 1), _MOST_ROUNDS)
         plan = TrainingPlan(
-            steps=self._config.steps,
-            tasks_per_step=2,
+            steps=round(self._config.steps * more),
+            tasks_per_step=_TASKS_PER_STEP,
             learning_rate=self._config.learning_rate,
             seed=self._seed + version,
             decay=False,
         )
+        # As many as the steps can show, the newest first, and as many of the base's training.
+        shown = shown[: plan.steps * _TASKS_PER_STEP]
+        rng = random.Random(plan.seed)
+        replayed = rng.sample(self._replay, min(len(shown), len(self._replay)))
         model.to(self._device)
         try:
-            return Trainer(model, plan).fit(shown, lambda _step, _loss: not stop())
+            return Trainer(model, plan).fit([*shown, *replayed], lambda _step, _loss: not stop())
         finally:
             model.to("cpu")
 

@@ -1,0 +1,181 @@
+"""How good is what tlmd finds for a subgraph, against MetaSchedule? The paper's Table 3.
+
+`python -m benchmarks.subgraphs --holdout strict [--peer-trials 64 1000]` takes 16 subgraphs of the
+paper's test networks, at batch 1 or 2. Nothing of these networks' families has trained the shipped
+checkpoint. tlmd writes, times and refines candidates as the daemon does, 8 at a time, but without
+fine-tuning. The first program, and the best after 10, 16, 32 and 64 measurements, are timed in
+interleaved rounds against the best programs that MetaSchedule has found.
+
+What MetaSchedule finds is kept in `baselines/metaschedule.json` with the seconds that it took, and
+searched again only on another kind of CPU. Nothing is ever trained on it. The headline `ratio` is
+the time of MetaSchedule's program over that of tlmd's after 64 measurements, geometric mean.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks import peer, report, setting
+from benchmarks.bank_tasks import KINDS, bank_tasks
+from tlmd.types import Candidate, MeasureInput, Record, Task
+
+COUNTS = (1, 10, 16, 32, 64)
+_PER_TURN = 8
+_BASELINES = Path(__file__).parent / "baselines" / "metaschedule.json"
+# Positions in `bank_tasks`: one or more of every kind.
+_CHOSEN = (0, 1, 2, 4, 6, 11, 13, 14, 16, 17, 21, 23, 25, 31, 35, 36)
+
+
+def main() -> int:
+    """Search, compare, print, write."""
+    parser = report.parser(__doc__)
+    parser.add_argument("--holdout", choices=("strict",), default="strict")
+    parser.add_argument("--peer-trials", type=int, nargs="*", default=[64])
+    parser.add_argument("--trials", type=int, default=COUNTS[-1])
+    parser.add_argument("--limit", type=int, help="so many subgraphs only")
+    options = parser.parse_args()
+    document = _measure(options)
+    report.show("time of MetaSchedule's program over tlmd's", document["rows"])
+    report.show("geometric means", document["means"])
+    report.finish(document, options.json)
+    return 0
+
+
+def _measure(options: Any) -> report.Row:
+    here = report.machine()
+    from tlmd.measure.cores import plan_cores
+    from tlmd.measure.measurer import Measurer
+    from tlmd.space.target import resolve
+
+    cores, layout = tuple(sorted(os.sched_getaffinity(0))), plan_cores(run=1)
+    tasks = bank_tasks(resolve("native", len(layout.run)))
+    chosen = [(tasks[i], KINDS[i]) for i in _CHOSEN][: options.limit]
+    baselines = Baselines(_BASELINES)
+    for task, _ in chosen:
+        for trials in options.peer_trials:
+            baselines.search(task, trials, options.seed, cores)
+    setting.pin(layout.build)
+    checkpoint = setting.load(options.checkpoint, options.untrained)
+    rows = []
+    with (
+        tempfile.TemporaryDirectory(prefix="tlmd-bench-") as cache,
+        Measurer(layout, Path(cache)) as measurer,
+    ):
+        for task, kind in chosen:
+            begin = time.monotonic()
+            records = _tuned(measurer, task, checkpoint, options)
+            peers = {n: baselines.found(task, n) for n in options.peer_trials}
+            row = {"subgraph": task.name[:40], "kind": kind, "seconds": time.monotonic() - begin}
+            rows.append(row | _compared(measurer, task, records, peers))
+            print(rows[-1], file=sys.stderr, flush=True)
+    names = [name for name in rows[0] if "/" in name]
+    means: list[report.Row] = [
+        {"figure": n, "mean": report.geometric_mean(float(str(r[n])) for r in rows)} for n in names
+    ]
+    return {
+        "benchmark": "subgraphs",
+        "machine": here,
+        "rows": rows,
+        "means": means,
+        "ratio": means[-1]["mean"] if means else float("nan"),
+        "meaning": f"speed of tlmd's program over MetaSchedule's, {names[-1:]}",
+    }
+
+
+def _tuned(measurer: Any, task: Task, checkpoint: Any, options: Any) -> list[Record]:
+    """The records of one search, in the order in which they were measured."""
+    from tlmd.generate.generator import Generator
+
+    generator = Generator(checkpoint, seed=options.seed)
+    records: list[Record] = []
+    while len(records) < options.trials:
+        count = min(_PER_TURN, options.trials - len(records))
+        written, _ = generator.write(task, count, records)
+        if not written:
+            break
+        inputs = [MeasureInput(p.candidate.id, p.trace) for p in written]
+        outcomes = measurer.measure(task, inputs)
+        records += [
+            Record(p.candidate, o, p.version, module_hash=p.module_hash, writer=p.writer)
+            for p, o in zip(written, outcomes, strict=True)
+        ]
+    return records
+
+
+def _compared(
+    measurer: Any, task: Task, records: Sequence[Record], peers: dict[int, Candidate | None]
+) -> report.Row:
+    """Ratios of interleaved times; who wrote the winner."""
+    from tlmd.space.space import TaskSpace
+
+    space = TaskSpace(task)
+    best = {k: min(records[:k], key=lambda r: r.outcome.seconds) for k in COUNTS}
+    finalists = {c.id: c for c in [*(r.candidate for r in best.values()), *peers.values()] if c}
+    found = measurer.compare(
+        task, [MeasureInput(i, space.trace_json(c)) for i, c in finalists.items()]
+    )
+    if not found:
+        raise SystemExit(f"the finalists of {task.name} could not be compared")
+    seconds = {i: o.seconds for i, o in zip(finalists, found, strict=True)}
+    row: report.Row = {"writer": str(best[COUNTS[-1]].writer.value)}
+    for trials, candidate in peers.items():
+        for k in COUNTS:
+            ours = min(seconds[best[j].candidate.id] for j in COUNTS if j <= k)
+            theirs = seconds[candidate.id] if candidate else float("nan")
+            row[f"@{k} / {trials}"] = theirs / ours
+    return row
+
+
+class Baselines:
+    """The best programs that MetaSchedule has found, in one file."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._entries: list[report.Row] = json.loads(path.read_text()) if path.exists() else []
+
+    def search(self, task: Task, trials: int, seed: int, cores: tuple[int, ...]) -> None:
+        """Search, unless the file has what was found on this kind of CPU."""
+        if self._entry(task, trials) is not None:
+            return
+        begin = time.monotonic()
+        best = peer.tune(task, trials, seed, cores)
+        entry = {
+            "task": task.id,
+            "name": task.name,
+            "fingerprint": task.target.fingerprint,
+            "trials": trials,
+            "seed": seed,
+            "seconds": round(time.monotonic() - begin, 1),
+            "sketch": best.sketch if best else -1,
+            "decisions": best.decisions if best else (),
+        }
+        self._entries.append(entry)
+        self._path.parent.mkdir(exist_ok=True)
+        lines = ",\n".join(json.dumps(entry) for entry in self._entries)
+        self._path.write_text(f"[\n{lines}\n]\n")
+        print(f"MetaSchedule, {trials} trials: {task.name} in {entry['seconds']} s", flush=True)
+
+    def found(self, task: Task, trials: int) -> Candidate | None:
+        """Its best program; None where it found none that ran."""
+        entry = self._entry(task, trials)
+        if entry is None or entry["sketch"] < 0:
+            return None
+        return Candidate(task.id, entry["sketch"], tuple(tuple(d) for d in entry["decisions"]))
+
+    def _entry(self, task: Task, trials: int) -> report.Row | None:
+        wanted = (task.id, task.target.fingerprint, trials)
+        for entry in self._entries:
+            if (entry["task"], entry["fingerprint"], entry["trials"]) == wanted:
+                return entry
+        return None
+
+
+if __name__ == "__main__":
+    sys.exit(main())
