@@ -12,9 +12,9 @@ from ray.actor import ActorHandle
 
 from tlmd import wire
 from tlmd.config import TrainConfig
+from tlmd.learn.demonstrations import read_replay
 from tlmd.learn.finetune import FineTuner
 from tlmd.model import checkpoint as checkpoints
-from tlmd.model.demonstration_file import read_replay
 from tlmd.model.threads import use_threads
 from tlmd.pipeline.orders import Trained, TrainOrder
 

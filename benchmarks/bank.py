@@ -35,6 +35,10 @@ from tlmd.types import Candidate, Record, Task
 
 _RESAMPLES = 1000
 _COUNTS = (1, 4, 10, 16)
+_BY_KIND = (
+    *("log p", "cost model", "random", "best written"),
+    *("random + search @1", "TLM + search @1", "random + search @16", "TLM + search @16"),
+)
 
 
 def main() -> int:
@@ -95,7 +99,7 @@ def _judge(options: Any) -> report.Row:
             for name, v in rows.items()
         ],
         "kinds": [
-            {"kind": kind, **{n: _mean_of(kind, kinds, v) for n, v in rows.items()}}
+            {"kind": kind, **{n: _mean_of(kind, kinds, rows[n]) for n in _BY_KIND}}
             for kind in sorted(set(kinds))
         ],
         "TLM + search over random + search": gains,
@@ -188,7 +192,8 @@ def _samples(entry: _Entry, checkpoint: Any, judge: Any, options: Any) -> dict[s
         "best written": written(count),
         "worst written": written(count, WORST_QUALITY),
         "preferred": sources["TLM"][:count],
-        "random": sources["random"][:count],
+        "random": [drawn.candidate for drawn in setting.random_programs(entry.task, count, 1)],
+        "uniform": sources["random"][:count],
     }
     row = {
         name: float(_Applied(space, candidates).shares(judge).sum()) / count

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -26,7 +27,7 @@ from tlmd.learn.task_datasets import ReadBudget, RecordReader, TaskDataset, is_h
 from tlmd.model.checkpoint import from_bytes, load, to_bytes
 from tlmd.model.cost_model import Measured
 from tlmd.model.demonstration import Demonstration, TaskDemonstrations
-from tlmd.model.training import TrainingPlan, _learning_rate
+from tlmd.model.training import Trainer, TrainingPlan, _learning_rate
 from tlmd.space.features import pack_features
 from tlmd.space.space import TaskSpace
 from tlmd.types import Candidate, Outcome, Record, Status
@@ -96,6 +97,25 @@ def test_stop_ends_it_at_once_and_keeps_what_was_learnt(gemm_records: list[Recor
     # Few trees do not replace the many of an earlier version.
     cut, _ = tuner.train(5, after(4))
     assert cut.cost_model.to_bytes() == tuner.train(6, lambda: True)[0].cost_model.to_bytes()
+
+
+def test_replayed_demonstrations_are_shown_beside_the_new_ones(
+    gemm_records: list[Record], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown: list[str] = []
+
+    def fit(_: Trainer, tasks: Sequence[TaskDemonstrations], *_on: object) -> list[float]:
+        shown[:] = [task.task_id for task in tasks]
+        return [0.0]
+
+    monkeypatch.setattr(Trainer, "fit", fit)
+    replay = [TaskDemonstrations(f"old-{i}", (1,), ()) for i in range(5)]
+    tuner = FineTuner(fresh(), TrainConfig(steps=1, rounds=1), replay=replay)
+    newer = [replace(r, created=1e6) for r in measured(ADD, 5)]
+    tuner.add([GEMM, ADD], [*gemm_records[:20], *newer])
+    tuner.train(1, never)
+    assert shown[:2] == [ADD.id, GEMM.id]  # the newest first
+    assert len(shown) == 4 and set(shown[2:]) <= {task.task_id for task in replay}
 
 
 def test_features_and_sentences_are_made_once(

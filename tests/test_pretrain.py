@@ -11,13 +11,16 @@ import numpy as np
 import pytest
 
 from tests import modules
-from tests.learning import ADD, GEMM, measured
-from tlmd.learn import encode, pretrain
+from tests.learning import ADD, GEMM, fresh, measured
+from tlmd.errors import BadInput
+from tlmd.learn import distill, encode, pretrain
 from tlmd.model import checkpoint
 from tlmd.model.demonstration import count_demonstrations
 from tlmd.model.demonstration_file import read_demonstrations
 from tlmd.model.ranking import spearman
 from tlmd.records.dataset import write_dataset
+from tlmd.records.task_file import save_tasks
+from tlmd.types import Outcome, Status
 
 _NOT_NEEDED = ("tvm", "ray", "xgboost", "pydantic", "fastapi", "onnx", "scipy.stats")
 
@@ -29,8 +32,11 @@ def test_the_three_commands_make_a_checkpoint(
     tasks = [GEMM, ADD, modules.softmax()]
     records = [r for task in tasks for r in measured(task, 12)]
     failed = replace(records[0].candidate, sketch=50)
+    never_ran = Outcome(Status.TIMEOUT, detail="killed after its time limit while building")
+    unknown = replace(records[0], candidate=replace(records[0].candidate, sketch=51))
+    unknown = replace(unknown, outcome=never_ran)
     path, encoded = tmp_path / "records.msgpack.gz", tmp_path / "encoded.msgpack.gz"
-    write_dataset(path, tasks, [*records, replace(records[0], candidate=failed)])
+    write_dataset(path, tasks, [*records, replace(records[0], candidate=failed), unknown])
     assert encode.main(["--records", str(path), "--out", str(encoded)]) == 0
     found = read_demonstrations(encoded)
     assert [shown.task_id for shown in found] == sorted(task.id for task in tasks)
@@ -55,8 +61,24 @@ def test_the_three_commands_make_a_checkpoint(
     command = ["--records", str(path), "--model", str(weights), "--out", str(out)]
     assert pretrain.main(command) == 0
     made = checkpoint.load(out)
-    assert made.cost_model.trained and made.notes["measured"] == len(records) + 1
+    assert made.cost_model.trained and made.cost_model.knows_decisions
+    assert made.notes["measured"] == len(records) + 1
     assert "unseen tasks" in capsys.readouterr().out
+
+    tasks_file, distilled = tmp_path / "tasks", tmp_path / "distilled.msgpack.gz"
+    save_tasks(tasks_file, tasks)
+    command = ["--tasks", str(tasks_file), "--checkpoint", str(out), "--out", str(distilled)]
+    assert distill.main([*command, "--per-task", "16"]) == 0
+    for shown in read_demonstrations(distilled):
+        assert {s.share for s in shown.demonstrations} >= {1.0}
+        assert all(0 <= s.share <= 1 for s in shown.demonstrations)
+        assert 4 <= len(shown.demonstrations) <= 16
+
+
+def test_distilling_asks_for_trees_on_decisions(tmp_path: Path) -> None:
+    checkpoint.save(fresh(), tmp_path / "untrained")
+    with pytest.raises(BadInput, match="cannot rank decisions"):
+        distill.main(["--tasks", "x", "--checkpoint", str(tmp_path / "untrained"), "--out", "y"])
 
 
 def test_equal_values_share_their_ranks() -> None:

@@ -11,7 +11,7 @@ import tvm_ffi
 
 from tests import modules
 from tlmd.computation import DecisionKind
-from tlmd.space import features, schedule
+from tlmd.space import features, locations, schedule
 from tlmd.space.space import InvalidCandidate, RepairedDecision, TaskSpace, module_hash
 from tlmd.space.target import resolve, tvm_target
 from tlmd.types import Candidate, Task
@@ -45,6 +45,21 @@ def test_locations_are_those_tvm_does_not_snap(space: TaskSpace) -> None:
                 legal = space.locations(candidate.sketch, candidate.decisions[:index])
                 assert candidate.decisions[index][0] in legal
                 assert legal == space._probe(candidate.sketch, candidate.decisions[:index])
+
+
+def test_quick_locations_are_legal_and_ask_tvm_a_limited_number_of_times(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(locations, "_PROBES", 3)
+    space, rng, asked = TaskSpace(modules.softmax()), Random(4), 0
+    for _ in range(60):
+        candidate = space.random(rng)
+        for index, one in enumerate(space.sketches[candidate.sketch].open_decisions):
+            if one.kind is DecisionKind.LOCATION:
+                before = candidate.decisions[:index]
+                quick, asked = space.quick_locations(candidate.sketch, before), asked + 1
+                assert quick in ((-1,), space._probe(candidate.sketch, before))
+    assert asked > 60 and space._locations._probed == 3
 
 
 def test_sketches_are_the_same_in_every_space(space: TaskSpace) -> None:

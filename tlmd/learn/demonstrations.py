@@ -1,12 +1,18 @@
-"""Policies that choose the records that the language model learns from."""
+"""What the language model learns from: policies that choose records, and what is replayed."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
 
+from tlmd.config import SHIPPED
 from tlmd.errors import BadInput
+from tlmd.model.demonstration import TaskDemonstrations
+from tlmd.model.demonstration_file import read_demonstrations
 from tlmd.types import Record
+
+REPLAY = SHIPPED / "replay.msgpack.gz"
+"""Some demonstrations that TLM-base was trained on; fine-tuning shows them again."""
 
 TOP = 8  # how many records `top` takes at most
 NEAR = 1.25  # and how much slower than the best one they may be
@@ -66,3 +72,8 @@ def _best(records: Sequence[Record]) -> Record | None:
         key=lambda r: (not r.outcome.verified, r.outcome.noisy, r.outcome.seconds),
         default=None,
     )
+
+
+def read_replay() -> tuple[TaskDemonstrations, ...]:
+    """The demonstrations that ship; empty where there are none. Raises `BadInput` if damaged."""
+    return read_demonstrations(REPLAY) if REPLAY.exists() else ()

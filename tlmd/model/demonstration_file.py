@@ -9,13 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tlmd import wire
-from tlmd.config import SHIPPED
 from tlmd.errors import BadInput
 from tlmd.language.vocabulary import FINGERPRINT
 from tlmd.model.demonstration import TaskDemonstrations
 
-REPLAY = SHIPPED / "replay.msgpack.gz"
-"""Some demonstrations that TLM-base was trained on; fine-tuning shows them again."""
 _MAGIC = "tlmd-demonstrations"
 
 
@@ -41,8 +38,3 @@ def read_demonstrations(path: Path) -> tuple[TaskDemonstrations, ...]:
     if data.magic != _MAGIC or data.vocabulary != FINGERPRINT:
         raise BadInput(f"{path} is for another version of the tensor language; make it again")
     return data.tasks
-
-
-def read_replay() -> tuple[TaskDemonstrations, ...]:
-    """The demonstrations that ship; empty where there are none. Raises `BadInput` if damaged."""
-    return read_demonstrations(REPLAY) if REPLAY.exists() else ()
