@@ -14,6 +14,7 @@ from tests import modules
 from tests.learning import ADD, GEMM, fresh, measured
 from tlmd.errors import BadInput
 from tlmd.learn import distill, encode, pretrain
+from tlmd.learn.demonstrations import REPLAY
 from tlmd.model import checkpoint
 from tlmd.model.demonstration import count_demonstrations
 from tlmd.model.demonstration_file import read_demonstrations
@@ -59,7 +60,8 @@ def test_the_three_commands_make_a_checkpoint(
 
     out = tmp_path / "tlm"
     command = ["--records", str(path), "--model", str(weights), "--out", str(out)]
-    assert pretrain.main(command) == 0
+    assert pretrain.main([*command, "--demonstrations", str(encoded)]) == 0
+    assert len(read_demonstrations(out / REPLAY)) == 3
     made = checkpoint.load(out)
     assert made.cost_model.trained and made.cost_model.knows_decisions
     assert made.notes["measured"] == len(records) + 1

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
 
 from tlmd.config import SHIPPED
 from tlmd.errors import BadInput
 from tlmd.model.demonstration import TaskDemonstrations
-from tlmd.model.demonstration_file import read_demonstrations
+from tlmd.model.demonstration_file import read_demonstrations, write_demonstrations
 from tlmd.types import Record
 
-REPLAY = SHIPPED / "replay.msgpack.gz"
-"""Some demonstrations that TLM-base was trained on; fine-tuning shows them again."""
+REPLAY = "replay.msgpack.gz"
+"""The file, beside TLM-base, with some demonstrations that fine-tuning shows again."""
+_REPLAYED_TASKS, _REPLAYED_EACH = 500, 16
 
 TOP = 8  # how many records `top` takes at most
 NEAR = 1.25  # and how much slower than the best one they may be
@@ -76,4 +80,17 @@ def _best(records: Sequence[Record]) -> Record | None:
 
 def read_replay() -> tuple[TaskDemonstrations, ...]:
     """The demonstrations that ship; empty where there are none. Raises `BadInput` if damaged."""
-    return read_demonstrations(REPLAY) if REPLAY.exists() else ()
+    path = SHIPPED / REPLAY
+    return read_demonstrations(path) if path.exists() else ()
+
+
+def write_replay(directory: Path, tasks: Sequence[TaskDemonstrations], seed: int) -> None:
+    """Write some of the demonstrations of TLM-base beside it."""
+    rng = random.Random(seed)
+    chosen = rng.sample(tasks, min(_REPLAYED_TASKS, len(tasks)))
+    write_demonstrations(directory / REPLAY, [_some(task, rng) for task in chosen])
+
+
+def _some(task: TaskDemonstrations, rng: random.Random) -> TaskDemonstrations:
+    count = min(_REPLAYED_EACH, len(task.demonstrations))
+    return replace(task, demonstrations=tuple(rng.sample(task.demonstrations, count)))

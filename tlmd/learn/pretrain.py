@@ -16,12 +16,14 @@ import safetensors.torch
 import torch
 
 from tlmd.config import SHIPPED
+from tlmd.learn.demonstrations import write_replay
 from tlmd.learn.encode import read_all_records
 from tlmd.learn.feature_tables import FeatureTables
 from tlmd.model import checkpoint as checkpoints
 from tlmd.model import network
 from tlmd.model.checkpoint import Checkpoint
 from tlmd.model.cost_model import CostModel, Measured
+from tlmd.model.demonstration_file import read_demonstrations
 from tlmd.space.cache import SpaceCache
 from tlmd.types import Record, Task
 
@@ -37,6 +39,13 @@ def main(arguments: list[str]) -> int:
         help="data sets, or the stores of state directories",
     )
     parser.add_argument("--model", type=Path, help="a .safetensors file")
+    parser.add_argument(
+        "--demonstrations",
+        type=Path,
+        nargs="*",
+        default=(),
+        help="what it was trained on; some are kept for fine-tuning",
+    )
     parser.add_argument("--out", type=Path, default=SHIPPED)
     parser.add_argument("--preset", default="nano", choices=sorted(network.PRESETS))
     parser.add_argument("--seed", type=int, default=0)
@@ -49,6 +58,9 @@ def main(arguments: list[str]) -> int:
     cost_model = fit_cost_model(FeatureTables(SpaceCache()), tasks, records, options.seed)
     notes = {"tasks": len(tasks), "measured": sum(len(records[t.id]) for t in tasks)}
     checkpoints.save(Checkpoint(0, options.preset, model, cost_model, notes), options.out)
+    shown = [task for path in options.demonstrations for task in read_demonstrations(path)]
+    if shown:
+        write_replay(options.out, shown, options.seed)
     print(f"saved {options.out}: {notes}")
     return 0
 
