@@ -30,6 +30,15 @@ def at_work(daemon: tlmd.Daemon, kind: str) -> bool:
     return bool(actor(daemon, kind).get("busy")) and (kind != "measurer" or flying > 0)
 
 
+def held_at_work(daemon: tlmd.Daemon, kind: str, pid: int) -> bool:
+    """Stop it, so that it keeps the order that it has or is given next; whether it has one.
+
+    Stop it again each time: the measuring server lets it go on when a candidate was timed.
+    """
+    os.kill(pid, signal.SIGSTOP)
+    return at_work(daemon, kind)
+
+
 def replaced(daemon: tlmd.Daemon, kind: str, pid: int) -> bool:
     return int(actor(daemon, kind).get("pid", pid)) != pid
 
@@ -41,15 +50,14 @@ def test_actors_that_are_killed_at_work_are_replaced_and_no_candidate_is_lost(
         return len(endtoend.candidates(daemon.state_dir)) > count
 
     before = endtoend.candidates(daemon.state_dir)
-    running = daemon.submit(endtoend.THIRD, trials=8)
+    running = daemon.submit(endtoend.THIRD, trials=24)
     kept = len(before)
     for kind in ("measurer", "trainer", "generator", "registry"):
         wait_for(partial(more_than, kept), 60, "records")
         kept = len(endtoend.candidates(daemon.state_dir))
         pid = actor(daemon, kind)["pid"]
-        os.kill(pid, signal.SIGSTOP)  # it keeps the order that it has, or that it is given next
         try:
-            wait_for(partial(at_work, daemon, kind), 60, f"order for the {kind}")
+            wait_for(partial(held_at_work, daemon, kind, pid), 60, f"order for the {kind}")
         finally:
             os.kill(pid, signal.SIGKILL)
         wait_for(partial(replaced, daemon, kind, pid), 60, f"new {kind}")
@@ -58,7 +66,7 @@ def test_actors_that_are_killed_at_work_are_replaced_and_no_candidate_is_lost(
     after = endtoend.candidates(daemon.state_dir)
     assert after[: len(before)] == before and len(set(after)) == len(after)
     trials = [task["trials"] for task in status["tasks"]]
-    assert len(after) - len(before) == sum(trials) and max(trials) == 8
+    assert len(after) - len(before) == sum(trials) and max(trials) == 24
 
 
 def _working(state: Path) -> list[str]:

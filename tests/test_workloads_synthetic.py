@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-
 import pytest
 
 from tlmd.space.space import TaskSpace
@@ -12,24 +10,19 @@ from tlmd.types import Task
 from tlmd.workloads import synthetic
 
 
-def _first(excluded: set[str], count: int = 30) -> list[Task]:
-    portions = synthetic.synthetic_tasks(resolve("native", 1), excluded, count, seed=3)
-    return list(itertools.chain.from_iterable(portions))
+def _portion(excluded: set[str], seed: int = 3) -> list[Task]:
+    return next(synthetic.synthetic_tasks(resolve("native", 1), excluded, 1, seed))
 
 
 @pytest.mark.slow
-def test_tasks_are_reproducible_distinct_and_never_excluded_ones() -> None:
-    tasks = _first(set())
+def test_tasks_are_of_all_kinds_reproducible_distinct_and_never_excluded_ones() -> None:
+    tasks = _portion(set())
     ids = [task.id for task in tasks]
-    assert len(ids) == len(set(ids)) >= 30
+    assert len(ids) == len(set(ids)) >= 15
     assert all(0 < task.flops <= 4e8 for task in tasks)
-    assert {task.id for task in _first(set())} == set(ids)
-    assert not set(ids[:10]) & {task.id for task in _first(set(ids[:10]))}
-    assert TaskSpace(tasks[0]).sketches
-
-
-@pytest.mark.slow
-def test_every_kind_is_drawn() -> None:
-    names = " ".join(task.name for task in _first(set(), 80))
-    for kind in ("matmul", "conv2d", "conv2d_transpose", "pool2d", "softmax", "layer_norm"):
+    names = " ".join(task.name for task in tasks)
+    for kind in ("matmul", "conv2d", "conv2d_transpose", "pool2d"):
         assert kind in names
+    again = {task.id for task in _portion(set(ids[:5]))}
+    assert again == set(ids[5:])
+    assert TaskSpace(tasks[0]).sketches
