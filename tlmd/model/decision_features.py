@@ -16,9 +16,11 @@ from numpy.typing import NDArray
 
 from tlmd.computation import Block, Computation, DecisionKind, Sketch
 from tlmd.model.footprint import Numbers, contiguous, elements, last_iterator, operands, used
-from tlmd.types import Candidate
+from tlmd.types import Candidate, Decision
 
 Floats = NDArray[np.float32]
+Decided = Sequence[tuple[Decision, ...]]
+"""The decisions of candidates of one sketch."""
 
 _DEPTHS = 6  # levels of the nest that are described, from the innermost outwards
 _OPERANDS = 3  # of the main block: the result and the first two reads
@@ -26,6 +28,10 @@ _LOCATIONS = 4
 _OPERATIONS = ("mul", "add", "max", "exp", "if_then_else", "div", "sqrt", "rsqrt")
 _UNTILED = ("S", "R")
 _ALIGNED = 16  # floats of the widest vector
+
+
+Factors = dict[int, NDArray[np.int64]]
+"""Iterator -> the factors of its tile, innermost first ``[factor, candidate]``."""
 
 
 class _Nest(NamedTuple):
@@ -63,20 +69,22 @@ def decision_speedup(rows: Floats, cores: int) -> Floats:
     return found
 
 
-def _columns(
-    computation: Computation, sketch: Sketch, decided: Sequence[tuple[tuple[int, ...], ...]]
-) -> list[Numbers]:
+def _columns(computation: Computation, sketch: Sketch, decided: Decided) -> list[Numbers]:
     """The features of candidates of one sketch: scalars or ``[candidates]``."""
     nest = _nest(computation, sketch)
     block = computation.blocks[nest.block]
-    sizes = _sizes(block, nest, decided)
+    factors = {
+        iterator: np.array([decisions[index] for decisions in decided]).T[::-1]
+        for iterator, index in nest.tiles.items()
+    }
+    sizes = _sizes(block, nest, factors, len(decided))
     return [
         *_of_task(computation, nest.block),
         *_of_sketch(sketch, block),
         *_of_plain_decisions(sketch, decided),
         *_of_depths(block, nest, sizes),
-        *_of_factors(block, nest, decided),
-        _parallel(block, nest, sketch, decided),
+        *_of_factors(block, factors),
+        _parallel(block, factors, sketch, decided),
     ]
 
 
@@ -102,25 +110,23 @@ def _volume(block: Block) -> float:
     return math.prod(max(extent, 1) for _, extent in block.iters)
 
 
-def _sizes(block: Block, nest: _Nest, decided: Sequence[tuple[tuple[int, ...], ...]]) -> Numbers:
+def _sizes(block: Block, nest: _Nest, factors: Factors, count: int) -> Numbers:
     """How many values each iterator takes inside each depth, ``[depth, iterator, candidate]``.
 
     Depth 0 is the innermost level alone.
     """
     levels = nest.levels[::-1]
-    sizes = np.ones((len(levels), len(block.iters), len(decided)))
+    sizes = np.ones((len(levels), len(block.iters), count))
     for iterator, (kind, extent) in enumerate(block.iters):
-        inside = np.ones(len(decided))
-        index = nest.tiles.get(iterator)
-        factors = np.array([d[index] for d in decided]).T[::-1] if index is not None else None
-        used = 0
+        inside = np.ones(count)
+        place = 0
         for depth, letter in enumerate(levels):
             if letter == kind or (kind not in _UNTILED and letter == "S"):
-                if factors is not None:
-                    inside = inside * factors[used]
-                    used += 1
+                if iterator in factors:
+                    inside = inside * factors[iterator][place]
+                    place += 1
                 elif depth == len(levels) - 1 or nest.levels == _UNTILED:
-                    inside = np.full(len(decided), max(extent, 1))
+                    inside = np.full(count, max(extent, 1))
             sizes[depth, iterator] = inside
     return sizes
 
@@ -168,9 +174,7 @@ def _of_sketch(sketch: Sketch, block: Block) -> list[Numbers]:
     return [np.array([float(v)]) for v in values]
 
 
-def _of_plain_decisions(
-    sketch: Sketch, decided: Sequence[tuple[tuple[int, ...], ...]]
-) -> list[Numbers]:
+def _of_plain_decisions(sketch: Sketch, decided: Decided) -> list[Numbers]:
     """Unrolling, the parallel extent, compute locations, and the inner factor of an rfactor."""
     found: dict[str, list[Numbers]] = {"category": [], "parallel": [], "location": [], "split": []}
     for index, one in enumerate(sketch.open_decisions):
@@ -210,39 +214,30 @@ def _of_depths(block: Block, nest: _Nest, sizes: Numbers) -> list[Numbers]:
 _PER_DEPTH = 3 + 2 * _OPERANDS
 
 
-def _of_factors(
-    block: Block, nest: _Nest, decided: Sequence[tuple[tuple[int, ...], ...]]
-) -> list[Numbers]:
+def _of_factors(block: Block, factors: Factors) -> list[Numbers]:
     """Factors of the last spatial iterator, of the last reduction, products of the others."""
     columns: list[Numbers] = []
     for kind, count in (("S", 4), ("R", 2)):
-        iterators = [i for i, (k, e) in enumerate(block.iters) if k == kind and i in nest.tiles]
         last = last_iterator(block, kind)
-        mine = [
-            np.array([d[nest.tiles[i]] for d in decided]).T[::-1] for i in iterators if i == last
-        ]
-        others = [
-            np.array([d[nest.tiles[i]] for d in decided]).T[::-1] for i in iterators if i != last
-        ]
+        of_kind = {i: f for i, f in factors.items() if block.iters[i][0] == kind}
+        mine = of_kind.pop(last, None)
         for place in range(count):
-            columns.append(np.log2(mine[0][place]) if mine and place < len(mine[0]) else _NONE)
-            product = [f[place] for f in others if place < len(f)]
-            columns.append(np.log2(np.prod(product, axis=0)) if product else _NONE)
+            columns.append(_NONE if mine is None or place >= len(mine) else np.log2(mine[place]))
+            others = [f[place] for f in of_kind.values() if place < len(f)]
+            columns.append(np.log2(np.prod(others, axis=0)) if others else _NONE)
         if kind == "S":
-            columns.append(np.gcd(mine[0][0], _ALIGNED).astype(float) if mine else _NONE)
+            columns.append(_NONE if mine is None else np.gcd(mine[0], _ALIGNED).astype(float))
     return columns
 
 
-def _parallel(
-    block: Block, nest: _Nest, sketch: Sketch, decided: Sequence[tuple[tuple[int, ...], ...]]
-) -> Numbers:
+def _parallel(block: Block, factors: Factors, sketch: Sketch, decided: Decided) -> Numbers:
     """log2 of the iterations of the outermost spatial loops; 0 where they are not parallel."""
     iterations = np.ones(len(decided))
     for iterator, (kind, extent) in enumerate(block.iters):
-        if kind == "S" and not nest.tiles:
+        if kind == "S" and not factors:
             iterations *= max(extent, 1)
-        elif kind == "S" and iterator in nest.tiles:
-            iterations *= np.array([d[nest.tiles[iterator]][0] for d in decided])
+        elif kind == "S" and iterator in factors:
+            iterations *= factors[iterator][-1]
     for index, one in enumerate(sketch.open_decisions):
         if one.kind is DecisionKind.PARALLEL:
             iterations[np.array([d[index][0] for d in decided]) == 0] = 1
