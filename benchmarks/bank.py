@@ -192,7 +192,7 @@ def _samples(entry: _Entry, checkpoint: Any, judge: Any, options: Any) -> dict[s
         "best written": written(count),
         "worst written": written(count, WORST_QUALITY),
         "preferred": sources["TLM"][:count],
-        "random": [drawn.candidate for drawn in setting.random_programs(entry.task, count, 1)],
+        "random": list(setting.random_candidates(space, count, 1)),
         "uniform": sources["random"][:count],
     }
     row = {

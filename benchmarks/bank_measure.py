@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from benchmarks import report
 from benchmarks.bank_tasks import bank_tasks
-from tlmd.types import MeasureInput, Proposal, Record, Task
+from benchmarks.measured import measure_proposals
+from tlmd.types import Task
 
 _ROUND = 64
 # Share of a round: random; written by the TLM; near the best so far.
@@ -80,30 +80,12 @@ def _extend(store: Any, measurer: Any, writers: dict[str, Any], task: Task, goal
     for kind, share in _SHARES.items():
         count = round(missing * share)
         written, _ = writers[kind].write(task, count, known)
-        known = [*known, *_measure(measurer, task, written)]
+        known = [*known, *measure_proposals(measurer, task, written)]
         found += known[-len(written) :] if written else []
     store.add_records(found)
     best = min((r.outcome.seconds for r in known), default=float("inf"))
     took = time.monotonic() - begin
     print(f"{task.name}: {len(found)} in {took:.0f} s, best {best * 1e6:.1f} us", flush=True)
-
-
-def _measure(measurer: Any, task: Task, written: Iterable[Proposal]) -> list[Record]:
-    proposals = list(written)
-    inputs = [MeasureInput(p.candidate.id, p.trace) for p in proposals]
-    return [
-        Record(
-            p.candidate,
-            outcome,
-            version=p.version,
-            fingerprint=task.target.fingerprint,
-            module_hash=p.module_hash,
-            created=time.time(),
-            features=p.features,
-            writer=p.writer,
-        )
-        for p, outcome in zip(proposals, measurer.measure(task, inputs), strict=True)
-    ]
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import report, setting
+from benchmarks.measured import compare_finalists
 from benchmarks.setting import pin
 from tlmd.config import SHIPPED
 from tlmd.model import checkpoint
@@ -145,7 +146,8 @@ def _measure_task(
 ) -> None:
     """Measure and compare what all policies and the peer found for a task."""
     outcomes = _outcomes(measurer, task, runs)
-    compared = _compare_finalists(measurer, task, runs, peers, outcomes)
+    finalists = [*(_best(one, outcomes) for one in runs), *peers]
+    compared = compare_finalists(measurer, task, finalists)
     known = min(o.seconds for o in [*outcomes.values(), *compared.values()])
     for one in runs:
         results.first[one.policy].append(_shares(one, outcomes, known))
@@ -225,26 +227,6 @@ def _peer_candidates(task: Task, options: Any, cores: tuple[int, ...]) -> list[C
 
 def _best(one: PolicyRun, outcomes: dict[str, Outcome]) -> Candidate:
     return min((c for c, _ in one.candidates), key=lambda c: outcomes[c.id].seconds)
-
-
-def _compare_finalists(
-    measurer: Any,
-    task: Task,
-    runs: Sequence[PolicyRun],
-    peers: Sequence[Candidate],
-    outcomes: dict[str, Outcome],
-) -> dict[str, Outcome]:
-    """Time the best of every run and of the peers against each other."""
-    finalists = {c.id: c for c in [*(_best(t, outcomes) for t in runs), *peers]}
-    from tlmd.space.space import TaskSpace
-
-    space = TaskSpace(task)
-    found = measurer.compare(
-        task, [MeasureInput(i, space.trace_json(c)) for i, c in finalists.items()]
-    )
-    if not found:
-        raise SystemExit(f"the finalists of {task.name} could not be compared")
-    return dict(zip(finalists, found, strict=True))
 
 
 def _compared_seconds(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -67,12 +68,19 @@ class RandomProgram:
     """Of the final module."""
 
 
+def random_candidates(space: TaskSpace, attempts: int, seed: int) -> Iterator[Candidate]:
+    """Candidates of TVM's random sampler; some attempts give none."""
+    rng = Random(seed)
+    for _ in range(attempts):
+        with suppress(InvalidCandidate):
+            yield space.random(rng)
+
+
 def random_programs(task: Task, attempts: int, seed: int) -> Iterator[RandomProgram]:
     """Random programs of the task's space. Some are equal; some attempts give none."""
-    space, rng = TaskSpace(task), Random(seed)
-    for _ in range(attempts):
+    space = TaskSpace(task)
+    for candidate in random_candidates(space, attempts, seed):
         try:
-            candidate = space.random(rng)
             schedule = space.finish(candidate)
         except InvalidCandidate:
             continue

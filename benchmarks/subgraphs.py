@@ -24,7 +24,8 @@ from typing import Any
 
 from benchmarks import peer, report, setting
 from benchmarks.bank_tasks import KINDS, bank_tasks
-from tlmd.types import Candidate, MeasureInput, Record, Task
+from benchmarks.measured import compare_finalists, measure_proposals
+from tlmd.types import Candidate, Record, Task
 
 COUNTS = (1, 10, 16, 32, 64)
 _PER_TURN = 8
@@ -37,7 +38,7 @@ def main() -> int:
     """Search, compare, print, write."""
     parser = report.parser(__doc__)
     parser.add_argument("--holdout", choices=("strict",), default="strict")
-    parser.add_argument("--peer-trials", type=int, nargs="*", default=[64])
+    parser.add_argument("--peer-trials", type=int, nargs="+", default=[64])
     parser.add_argument("--trials", type=int, default=COUNTS[-1])
     parser.add_argument("--limit", type=int, help="so many subgraphs only")
     options = parser.parse_args()
@@ -73,7 +74,7 @@ def _measure(options: Any) -> report.Row:
             records = _tuned(measurer, task, checkpoint, options)
             peers = {n: baselines.found(task, n) for n in options.peer_trials}
             row = {"subgraph": task.name[:40], "kind": kind, "seconds": time.monotonic() - begin}
-            rows.append(row | _compared(measurer, task, records, peers))
+            rows.append(row | _ratios(measurer, task, records, peers))
             print(rows[-1], file=sys.stderr, flush=True)
     names = [name for name in rows[0] if "/" in name]
     means: list[report.Row] = [
@@ -100,30 +101,18 @@ def _tuned(measurer: Any, task: Task, checkpoint: Any, options: Any) -> list[Rec
         written, _ = generator.write(task, count, records)
         if not written:
             break
-        inputs = [MeasureInput(p.candidate.id, p.trace) for p in written]
-        outcomes = measurer.measure(task, inputs)
-        records += [
-            Record(p.candidate, o, p.version, module_hash=p.module_hash, writer=p.writer)
-            for p, o in zip(written, outcomes, strict=True)
-        ]
+        records += measure_proposals(measurer, task, written)
     return records
 
 
-def _compared(
+def _ratios(
     measurer: Any, task: Task, records: Sequence[Record], peers: dict[int, Candidate | None]
 ) -> report.Row:
     """Ratios of interleaved times; who wrote the winner."""
-    from tlmd.space.space import TaskSpace
-
-    space = TaskSpace(task)
     best = {k: min(records[:k], key=lambda r: r.outcome.seconds) for k in COUNTS}
-    finalists = {c.id: c for c in [*(r.candidate for r in best.values()), *peers.values()] if c}
-    found = measurer.compare(
-        task, [MeasureInput(i, space.trace_json(c)) for i, c in finalists.items()]
-    )
-    if not found:
-        raise SystemExit(f"the finalists of {task.name} could not be compared")
-    seconds = {i: o.seconds for i, o in zip(finalists, found, strict=True)}
+    finalists = [*(r.candidate for r in best.values()), *(c for c in peers.values() if c)]
+    outcomes = compare_finalists(measurer, task, finalists)
+    seconds = {i: outcome.seconds for i, outcome in outcomes.items()}
     row: report.Row = {"writer": str(best[COUNTS[-1]].writer.value)}
     for trials, candidate in peers.items():
         for k in COUNTS:
