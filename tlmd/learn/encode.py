@@ -27,13 +27,7 @@ _FEWEST = 4  # sentences; fewer show no differences
 def main(arguments: list[str]) -> int:
     """Encode all tasks with their newest records; progress goes to standard output."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument(
-        "--records",
-        type=Path,
-        nargs="+",
-        required=True,
-        help="data sets, or the stores of state directories",
-    )
+    add_records_option(parser)
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args(arguments)
     tasks, records = read_all_records(options.records)
@@ -48,6 +42,17 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
+def add_records_option(parser: argparse.ArgumentParser) -> None:
+    """Add `--records`, whose files `read_all_records` reads."""
+    parser.add_argument(
+        "--records",
+        type=Path,
+        nargs="+",
+        required=True,
+        help="data sets, or the stores of state directories",
+    )
+
+
 def read_all_records(paths: Sequence[Path]) -> tuple[list[Task], dict[str, list[Record]]]:
     """As `read_records`, from several files. A task on two machines keeps the first one's records.
 
@@ -60,11 +65,11 @@ def read_all_records(paths: Sequence[Path]) -> tuple[list[Task], dict[str, list[
         for task in known:
             if task.id not in tasks:
                 tasks[task.id] = task
-                records[task.id] = [r for r in found[task.id] if not is_unknown(r)]
+                records[task.id] = [r for r in found[task.id] if not _is_unknown(r)]
     return list(tasks.values()), records
 
 
-def is_unknown(record: Record) -> bool:
+def _is_unknown(record: Record) -> bool:
     """Whether the program was never run, because its build was stopped."""
     return record.outcome.status is Status.TIMEOUT and "building" in record.outcome.detail
 

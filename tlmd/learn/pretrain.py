@@ -17,7 +17,7 @@ import torch
 
 from tlmd.config import SHIPPED
 from tlmd.learn.demonstrations import write_replay
-from tlmd.learn.encode import read_all_records
+from tlmd.learn.encode import add_records_option, read_all_records
 from tlmd.learn.feature_tables import FeatureTables
 from tlmd.model import checkpoint as checkpoints
 from tlmd.model import network
@@ -31,13 +31,7 @@ from tlmd.types import Record, Task
 def main(arguments: list[str]) -> int:
     """Fit the cost model and save the checkpoint; progress goes to standard output."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument(
-        "--records",
-        type=Path,
-        nargs="+",
-        required=True,
-        help="data sets, or the stores of state directories",
-    )
+    add_records_option(parser)
     parser.add_argument("--model", type=Path, help="a .safetensors file")
     parser.add_argument(
         "--demonstrations",
