@@ -22,7 +22,7 @@ from typing import Any
 from benchmarks import peer, pinned
 from tlmd import children, wire
 from tlmd.measure.measurer import Measurer
-from tlmd.pipeline.jobs import TaskState
+from tlmd.pipeline.task_state import TaskState
 from tlmd.selection import retimed
 from tlmd.types import Candidate, MeasureInput, Outcome, Record, Task
 

@@ -13,19 +13,27 @@ import pytest
 ROOT = Path(__file__).parent.parent
 HEAVY = {"tvm", "torch", "ray", "transformers", "xgboost"}
 ALLOWED = {
-    "tvm": {"workloads", "space", "measure", "integrations", "records/metaschedule.py"},
+    "tvm": {
+        "workloads",
+        "space",
+        "alternatives",
+        "measure",
+        "integrations",
+        "records/metaschedule.py",
+    },
     "torch": {"model", "workloads", "learn", "integrations", "actors/trainer.py"},
     "ray": {"actors"},
     "actors": {"actors", "daemon/service.py", "daemon/serve.py"},
 }
 MAY_IMPORT = {
     "language": set(),
-    "space": set(),
+    "alternatives": set(),
+    "space": {"alternatives"},
     "model": {"language"},
     "generate": {"space", "language", "model"},
     "learn": {"space", "language", "model", "records", "generate"},
-    "measure": {"space"},
-    "workloads": {"space"},
+    "measure": {"alternatives", "space"},
+    "workloads": {"alternatives", "space"},
     "integrations": {"client", "generate", "measure", "model", "records", "space", "workloads"},
     "records": {"space"},
     "pipeline": set(),

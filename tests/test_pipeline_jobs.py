@@ -205,11 +205,11 @@ def test_a_job_says_what_its_newest_quarter_gained() -> None:
     gain = job.progress(0.0).recent_gain
     assert gain is not None
     earlier = now = 0.0
-    for one in job.tasks:
-        batches = one.best_after_batch
+    for one in job.groups:
+        batches = one.best.best_after_batch
         before = batches[-1 - max(1, len(batches) // 4)]
-        earlier += job.weight(one) * before
-        now += job.weight(one) * min(one.best_seconds, before)
+        earlier += one.weight * before
+        now += one.weight * min(one.best_seconds, before)
     assert gain == pytest.approx(1 - now / earlier) and 0 <= gain < 1
 
 

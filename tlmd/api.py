@@ -22,6 +22,7 @@ def tune(
     input_shape: tuple[int, ...] | tuple[tuple[int, ...], ...] | None = None,
     task: str = "",
     weights: Path_ = "",
+    strict_numerics: bool = False,
     target: str = "native",
     trials: int = 16,
     time_budget: float | None = None,
@@ -37,8 +38,9 @@ def tune(
     ``package.module:factory``, ``torchvision:NAME``, ``timm:NAME``, ``hf:MODEL_TYPE`` or a name
     from the zoo. `input_shape` is one shape, or one shape per input. `task` says what a model of
     transformers is used for, if its configuration does not. `weights` is a .safetensors file for
-    the model of a factory. `trials` is the number of measurements per task. Measuring ends after
-    `time_budget` seconds. `settings` are dotted keys of the configuration, such as
+    the model of a factory. `strict_numerics` allows only programs that compute as the model says,
+    without Winograd's convolutions. `trials` is the number of measurements per task. Measuring ends
+    after `time_budget` seconds. `settings` are dotted keys of the configuration, such as
     ``**{"measure.builders": 1}``.
 
     Raises `tlmd.errors.BadInput` and `tlmd.errors.Failed`.
@@ -51,7 +53,7 @@ def tune(
     from tlmd.model_spec import ModelSpec
 
     request = TuneRequest(
-        ModelSpec(str(model), as_shapes(input_shape), task, str(weights)),
+        ModelSpec(str(model), as_shapes(input_shape), task, str(weights), strict_numerics),
         target=target,
         time_budget=time_budget,
         out=Path(out) if out else None,

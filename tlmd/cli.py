@@ -109,6 +109,11 @@ def _model(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--weights", default="", metavar="FILE", help=".safetensors weights for a factory's model"
     )
+    parser.add_argument(
+        "--strict-numerics",
+        action="store_true",
+        help="only programs that compute as the model says; without Winograd convolutions",
+    )
     parser.add_argument("--target", default="native", help="'native' or a TVM target as JSON")
 
 
@@ -174,7 +179,8 @@ def _spec(options: argparse.Namespace) -> Any:
     from tlmd.model_spec import ModelSpec
 
     shapes = tuple(options.input_shape) if options.input_shape else None
-    return ModelSpec(options.model, shapes, options.task, options.weights)
+    strict = options.strict_numerics
+    return ModelSpec(options.model, shapes, options.task, options.weights, strict)
 
 
 def _add_check(commands: Any) -> None:

@@ -28,3 +28,5 @@ class ModelSpec:
     """What a model of transformers is used for, such as ``text-classification``."""
     weights: str = ""
     """A .safetensors file with the weights. Empty: those that the model comes with."""
+    strict_numerics: bool = False
+    """Only programs that compute as the model says: no alternative with other arithmetic."""

@@ -1,7 +1,6 @@
 """The data that crosses processes: small frozen dataclasses, msgpack on the wire.
 
-Every class carries an example in its docstring. Times are seconds, sizes are bytes. Nothing here
-imports TVM, torch or Ray, so every part of tlmd may import this module.
+Every class has an example in its docstring. Times are seconds, sizes bytes. TVM is not imported.
 """
 
 from __future__ import annotations
@@ -123,6 +122,16 @@ class Task:
     target: TargetInfo
     constants: tuple[int, ...] = ()
     """Indices of the arguments that are weights of the model, where they are known."""
+    alternative: str = ""
+    """The name of an alternative (`tlmd.alternatives`); empty: this is the direct task."""
+    group: str = ""
+    direct: str = ""
+    """Of an alternative: id and module of the direct task, whose outputs are the right ones."""
+
+    @property
+    def computation(self) -> str:
+        """Id of the direct task: equal for all alternatives."""
+        return self.group or self.id
 
     @property
     def key(self) -> tuple[str, str]:
@@ -207,8 +216,7 @@ class Outcome:
     """The interval is wide, or the machine's speed changed during the measurement."""
     verified: bool = False
     """The outputs matched those of the unscheduled program."""
-    max_abs_err: float | None = None
-    """Largest difference from the outputs of the unscheduled program."""
+    max_abs_err: float | None = None  # largest difference from those outputs
     energy_j: float | None = None
     """Joules per run, where the machine shows them."""
     timing: Timing = field(default_factory=Timing)

@@ -133,6 +133,7 @@ def _submit(options: Any) -> int:
         input_shape=options.input_shape,
         task=options.task,
         weights=options.weights,
+        strict_numerics=options.strict_numerics,
         target=options.target,
         trials=config.tune.trials,
         time_budget=options.time_budget,

@@ -77,12 +77,13 @@ class Daemon:
         tasks: str = "",
         task: str = "",
         weights: str = "",
+        strict_numerics: bool = False,
     ) -> Job:
         """Start a job. It tunes `model` (see `tlmd.tune`), or trains the TLM on `corpus`.
 
         `trials` is the number of measurements per task (default 16; for a corpus no limit).
         `time_budget` is in seconds. `tasks` is a file with the tasks of a model that was lowered
-        already. `task` and `weights` are those of `ModelSpec`.
+        already. `task`, `weights` and `strict_numerics` are those of `ModelSpec`.
         """
         document: dict[str, Any] = {
             "model": model,
@@ -95,6 +96,7 @@ class Daemon:
             "tasks": tasks,
             "model_task": task,
             "weights": str(Path(weights).expanduser().absolute()) if weights else "",
+            "strict_numerics": strict_numerics,
         }
         if trials is not None:
             document["trials"] = trials

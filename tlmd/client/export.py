@@ -20,15 +20,15 @@ from tlmd.measure.cores import plan_cores
 from tlmd.measure.peak import measure_roofline
 from tlmd.measure.program import traffic
 from tlmd.measure.slot_lock import exclusively, slot_lock
-from tlmd.pipeline.jobs import TaskState
+from tlmd.pipeline.task_state import TaskState
 from tlmd.records import job_specs, metaschedule
 from tlmd.records.job_specs import JobSpec
 from tlmd.records.store import RecordStore
 from tlmd.records.task_file import load_tasks
 from tlmd.space import target as targets
 from tlmd.space.space import TaskSpace
-from tlmd.types import TargetInfo, Task
-from tlmd.workloads import lowering, whole_model
+from tlmd.types import Record, TargetInfo, Task
+from tlmd.workloads import alternatives, lowering, whole_model
 from tlmd.workloads.preparation import LoweredModel, lower_sets
 
 
@@ -100,7 +100,7 @@ def deliver(
                 for model, one in zip(models, libraries, strict=True)
             ]
     document = result.summary(time.monotonic() - started_at, (times[0], libraries[0].compiled))
-    limits = tuple(result.shares.get(s.task.id, (0.0, ""))[1] for s in states)
+    limits = tuple(result.shares.get(r.chosen.id, (0.0, ""))[1] for r in result.rows())
     if out is not None:
         reports.write(out, document, times[0].pytorch_ms, limits)
     return TuneResult(document, out, times[0].pytorch_ms, False, limits)
@@ -109,11 +109,12 @@ def deliver(
 def _shares(
     result: reports.Result, target: TargetInfo, cores: tuple[int, ...]
 ) -> dict[str, tuple[float, str]]:
-    """For each task, the share of the roofline that it reaches, and which limit that is."""
+    """By the ids of the chosen tasks, the share of the roofline, and which limit that is."""
     if target.device != "cpu":
         return {}
     roofline = measure_roofline(target, cores)
-    return {row.task.id: roofline.share(traffic(row.task), row.seconds) for row in result.rows()}
+    rows = result.rows()
+    return {r.chosen.id: roofline.share(traffic(r.chosen), r.seconds) for r in rows}
 
 
 def _version(states: list[TaskState]) -> int:
@@ -147,10 +148,12 @@ def _compile(
     """
     target, threads = targets.tvm_target(result.target), result.target.cores
     database = _database(folder, result, target)
+    used = {row.direct.id: row.chosen for row in result.rows() if row.chosen.alternative}
     found = []
     for number, model in enumerate(models, 1):
         file = "model.so" if number == 1 else f"model-{number}.so"
-        compiled = lowering.compile_model(model.lowered, target, database)
+        chosen = alternatives.substitute(model.lowered, used)
+        compiled = lowering.compile_model(chosen, target, database)
         if compiled.missing:
             raise Failed(f"records were not applied to {', '.join(compiled.missing[:5])}")
         tuned = whole_model.link(compiled.executable, folder / file)
@@ -165,9 +168,17 @@ def _compile(
 def _database(folder: Path, result: reports.Result, target: Any) -> Any:
     database = metaschedule.create(folder)
     for row in result.rows():
-        trace = metaschedule.UNSCHEDULED
-        if row.record is not None:
-            trace = TaskSpace(row.task).trace_json(row.record.candidate)
-        metaschedule.commit(database, row.task, trace, row.seconds, target)
+        _commit(database, row.direct, row.direct_record, row.untuned, target)
+        if row.chosen.alternative:
+            _commit(database, row.chosen, row.record, row.untuned, target)
     metaschedule.check_written(folder)
     return database
+
+
+def _commit(database: Any, task: Task, record: Record | None, untuned: float, target: Any) -> None:
+    """Write the best program of a task, or its default schedule where `record` is None."""
+    trace, seconds = metaschedule.UNSCHEDULED, untuned
+    if record is not None:
+        trace = TaskSpace(task).trace_json(record.candidate)
+        seconds = record.outcome.seconds
+    metaschedule.commit(database, task, trace, seconds, target)

@@ -66,14 +66,15 @@ def handle(channel: Channel) -> None:
     target = targets.resolve(request.target, len(request.run))
     accepted = acceptance.accept(request.spec, target, channel.stage)
     tasks = accepted.tasks
+    direct = [task for task in tasks if not task.alternative]
     source = accepted.models[0].source
     if request.tasks:
         save_tasks(Path(request.tasks), tasks)
     inputs = [(i.name, list(i.shape), i.dtype) for i in source.inputs]
     found: dict[str, Any] = {
-        "tasks": len(tasks),
-        "programs": sum(task.weight for task in tasks),
-        "flops": sum(task.flops * task.weight for task in tasks),
+        "tasks": len(direct),
+        "programs": sum(task.weight for task in direct),
+        "flops": sum(task.flops * task.weight for task in direct),
         "inputs": inputs,
         "outputs": [path for path, _ in source.outputs.tensors()],
         "error": accepted.error,

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from tlmd.errors import Failed
-from tlmd.pipeline.jobs import TaskState
+from tlmd.pipeline.task_groups import TaskGroup
+from tlmd.pipeline.task_state import TaskState
 from tlmd.types import Record, TargetInfo, Task
 from tlmd.units import microseconds
 
@@ -20,18 +21,23 @@ SCHEMA = 1
 
 @dataclass(frozen=True)
 class TaskResult:
-    """One task of the result."""
+    """One group of alternatives of the result; most have only the direct task."""
 
-    task: Task
+    direct: Task
+    chosen: Task
+    """The task whose program is exported."""
 
     record: Record | None
     """The exported program. None: the model keeps TVM's default schedule."""
+
+    direct_record: Record | None
+    """The best program of the direct task, for TVM programs that know no alternatives."""
 
     untuned: float
     """Seconds of TVM's default schedule; infinite if unknown."""
 
     trials: int
-    """Number of measurements."""
+    """Number of measurements of the group."""
 
     @property
     def seconds(self) -> float:
@@ -49,19 +55,16 @@ class Result:
     states: list[TaskState]
 
     shares: dict[str, tuple[float, str]] = field(default_factory=dict)
-    """For each task id, the share of the nearer roofline limit that its program reaches, and the
-    name of this limit. Empty: not measured."""
+    """By the id of the chosen task, the share of the nearer roofline limit that its program
+    reaches, and the name of this limit. Empty: not measured."""
 
     def rows(self) -> list[TaskResult]:
-        """The exported program of each task: the best verified one if it beats the default."""
-        rows = []
+        """The exported program of each group: the best verified one if it beats the default."""
+        groups: dict[str, TaskGroup] = {}
         for state in self.states:
-            untuned = state.baseline.seconds if state.baseline else math.inf
-            best = state.best
-            if best is not None and best.outcome.seconds > untuned:
-                best = None
-            rows.append(TaskResult(state.task, best, untuned, state.trials))
-        return rows
+            key = state.task.computation
+            groups.setdefault(key, TaskGroup(key, state.task.weight)).members.append(state)
+        return [_row_of(group) for group in groups.values()]
 
     def summary(self, wall_s: float, whole: tuple[Any, Any] | None) -> dict[str, Any]:
         """The document of ``summary.json``. `whole` is the times and the compiled model."""
@@ -79,11 +82,11 @@ class Result:
         }
 
     def _task(self, row: TaskResult) -> dict[str, Any]:
-        share = self.shares.get(row.task.id, (None, ""))[0]
+        share = self.shares.get(row.chosen.id, (None, ""))[0]
         return {
-            "name": row.task.name,
-            "weight": row.task.weight,
-            "flops": row.task.flops,
+            "name": row.chosen.name,
+            "weight": row.direct.weight,
+            "flops": row.direct.flops,
             "untuned_us": microseconds(row.untuned),
             "best_us": microseconds(row.seconds),
             "trials": row.trials,
@@ -92,6 +95,14 @@ class Result:
             "verified": row.record is not None or math.isfinite(row.untuned),
             "version": row.record.version if row.record else None,
         }
+
+
+def _row_of(group: TaskGroup) -> TaskResult:
+    direct = next(state for state in group.members if not state.task.alternative)
+    limit = group.baseline_s
+    chosen = group.best if group.best.best_seconds <= limit else direct
+    best, plain = (s.best if s.best_seconds <= limit else None for s in (chosen, direct))
+    return TaskResult(direct.task, chosen.task, best, plain, limit, group.trials)
 
 
 def _whole(times: Any, compiled: Any) -> dict[str, Any]:

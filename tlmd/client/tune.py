@@ -111,6 +111,7 @@ def _submit(request: TuneRequest, config: Config, daemon: Daemon, tasks: Path) -
         input_shape=spec.input_shapes,
         task=spec.task,
         weights=spec.weights,
+        strict_numerics=spec.strict_numerics,
         target=request.target,
         trials=config.tune.trials,
         time_budget=request.time_budget,

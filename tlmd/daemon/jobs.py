@@ -11,7 +11,8 @@ from typing import Any
 
 from tlmd.errors import BadInput
 from tlmd.model_spec import Shapes
-from tlmd.pipeline.jobs import TaskState, TuningJob
+from tlmd.pipeline.jobs import TuningJob
+from tlmd.pipeline.task_groups import TaskGroup
 from tlmd.records.job_specs import JobSpec
 from tlmd.types import JobState
 from tlmd.units import microseconds
@@ -50,6 +51,7 @@ def make_spec(request: dict[str, Any]) -> JobSpec:
         created=time.time(),
         model_task=str(request.get("model_task") or ""),
         weights=str(request.get("weights") or ""),
+        strict_numerics=bool(request.get("strict_numerics", False)),
     )
 
 
@@ -99,14 +101,15 @@ def detail(spec: JobSpec, state: JobState, job: TuningJob | None, now: float) ->
     The curve is a list of ``(number of measurements, best µs so far)``.
     """
     document = summary(spec, state, job, now)
-    tasks = [] if job is None else [_task(s, job.weight(s)) for s in job.tasks]
+    tasks = [] if job is None else [_task(group) for group in job.groups]
     return document | {"tasks": tasks}
 
 
-def _task(state: TaskState, weight: int) -> dict[str, Any]:
+def _task(group: TaskGroup) -> dict[str, Any]:
     curve: list[float] = []
     best = math.inf
-    for record in state.own:
+    records = (record for task in group.members for record in task.own)
+    for record in sorted(records, key=lambda r: r.created):
         if record.outcome.verified:
             best = min(best, record.outcome.seconds)
         curve.append(best)
@@ -115,13 +118,14 @@ def _task(state: TaskState, weight: int) -> dict[str, Any]:
     shown = finite[::step]
     if finite and shown[-1] != finite[-1]:
         shown.append(finite[-1])
+    task = group.best
     return {
-        "id": state.task.id,
-        "name": state.task.name,
-        "weight": weight,
-        "trials": state.trials,
-        "untuned_us": microseconds(state.baseline.seconds if state.baseline else math.inf),
-        "best_us": microseconds(state.best_seconds),
-        "version": state.best.version if state.best else None,
+        "id": group.computation,
+        "name": task.task.name,
+        "weight": group.weight,
+        "trials": group.trials,
+        "untuned_us": microseconds(group.baseline_s),
+        "best_us": microseconds(task.best_seconds),
+        "version": task.best.version if task.best else None,
         "curve": shown,
     }

@@ -28,15 +28,17 @@ class CandidateRun:
     """Measures one candidate, or the unscheduled program of a task."""
 
     def __init__(self, context: ChildContext, request: MeasureRequest) -> None:
+        self._is_baseline = request.is_baseline
+        if request.is_baseline and context.program.direct is not None:
+            context = replace(context, program=context.program.direct, inputs=None)
         self._context = context
         self._server = context.server
         self._program = context.program
-        self._is_baseline = request.is_baseline
         self._candidate = request.inputs[0] if request.inputs else None
 
     def measure(self) -> tuple[Outcome]:
         """The outcome of the candidate. Raises the error of the stage that failed."""
-        reference = self._server.store.get(self._program.task_id)
+        reference = self._server.store.get(self._program.reference_id)
         positive = reference.positive if reference else False
         (executable,) = self._context.prepare([self._schedule()], positive)
         with self._context.timing():
@@ -105,7 +107,7 @@ class CandidateRun:
         if reference is None:
             if not self._is_baseline:
                 return replace(outcome, detail=NO_REFERENCE)
-            self._server.store.put(self._program.task_id, outputs, positive)
+            self._server.store.put(self._program.reference_id, outputs, positive)
             return replace(outcome, verified=True, max_abs_err=0.0)
         worst, right = 0.0, len(outputs) == len(reference.outputs)
         for index, got, want in zip(

@@ -30,7 +30,7 @@ class FinalistComparison:
             build_module(program.module, finalist.trace, server.target)
             for finalist in self._request.inputs
         ]
-        reference = server.store.get(program.task_id)
+        reference = server.store.get(program.reference_id)
         executables = self._context.prepare(modules, reference.positive if reference else False)
         with self._context.timing():
             first_s = [executable.first_run()[0] for executable in executables]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import tvm
@@ -11,6 +11,7 @@ import tvm_ffi
 from tvm.s_tir import SBlockRealize
 from tvm.s_tir import meta_schedule as ms
 
+from tlmd.alternatives import transforms
 from tlmd.measure.peak import Traffic
 from tlmd.measure.verify import Argument, make_input
 from tlmd.types import Task
@@ -31,10 +32,17 @@ class Program:
     arguments: tuple[Argument, ...]
     reduction: int
     has_floats: bool
+    direct: Program | None = None
+    """Of an alternative: the direct program, whose outputs are the reference."""
 
     @property
     def task_id(self) -> str:
         return self.task.id
+
+    @property
+    def reference_id(self) -> str:
+        """By which the reference outputs are stored, and which the random inputs depend on."""
+        return self.task.computation
 
     @property
     def outputs(self) -> tuple[int, ...]:
@@ -78,7 +86,10 @@ def parse(task: Task) -> Program:
         for i, info in enumerate(infos)
     )
     floats = any("float" in dtype for dtype in dtypes)
-    return Program(task, module, arguments, reduction, floats)
+    if not task.direct:
+        return Program(task, module, arguments, reduction, floats)
+    direct = parse(replace(task, id=task.group, module=task.direct, group="", direct=""))
+    return Program(task, module, arguments, direct.reduction, direct.has_floats, direct)
 
 
 def traffic(task: Task) -> Traffic:
@@ -117,14 +128,20 @@ def _touched_bytes(program: Program) -> list[int]:
 
 
 def make_inputs(program: Program, positive: bool) -> list[Any]:
-    """TVM tensors on the CPU, one per argument; None for those the program only writes."""
-    return [
-        _tensor(make_input(program.task_id, i, a, positive), a) if a.reads else None
-        for i, a in enumerate(program.arguments)
-    ]
+    """TVM tensors on the CPU, one per argument; None for those the program only writes.
 
-
-def _tensor(array: Any, argument: Argument) -> Any:
-    tensor = tvm.runtime.empty(argument.shape, argument.dtype, tvm.cpu())
-    tensor.copyfrom(array)
-    return tensor
+    Those of an alternative are made from the direct program's.
+    """
+    made = (program.direct or program).arguments
+    tensors: list[Any] = []
+    for i, (given, argument) in enumerate(zip(made, program.arguments, strict=True)):
+        if not argument.reads:
+            tensors.append(None)
+            continue
+        array = make_input(program.reference_id, i, given, positive)
+        if given.shape != argument.shape:
+            array = transforms.transform(program.task.alternative, array)
+        tensor = tvm.runtime.empty(argument.shape, argument.dtype, tvm.cpu())
+        tensor.copyfrom(array)
+        tensors.append(tensor)
+    return tensors

@@ -184,12 +184,10 @@ class MeasureServer:
         """Inputs that children inherit; None where they are too large to keep in memory."""
         if program.input_bytes > _INPUT_CACHE_BYTES // 4:
             return None
-        if not self._context.store.has(
-            program.task_id
-        ):  # the baseline chooses which kind of inputs
-            return None
+        if not self._context.store.has(program.reference_id):
+            return None  # the baseline chooses which kind of inputs
         if program.task_id not in self._inputs:
-            positive = self._context.store.positive(program.task_id)
+            positive = self._context.store.positive(program.reference_id)
             inputs = self._make_inputs(program, positive)
             self._inputs[program.task_id] = program.input_bytes, inputs
         self._inputs.move_to_end(program.task_id)

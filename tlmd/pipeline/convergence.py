@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from tlmd.config import PipelineConfig
-from tlmd.pipeline.jobs import TaskState, TuningJob
+from tlmd.pipeline.jobs import TuningJob
+from tlmd.pipeline.task_state import TaskState
 
 _EVERY = 16  # candidates between two entries of the history
 
@@ -47,7 +47,7 @@ class Convergence:
         """`count` candidates of a task were measured."""
         before = self.measured // _EVERY
         self.measured += count
-        self._last_measured[task.task.id] = self.measured
+        self._last_measured[task.task.computation] = self.measured
         if self.measured // _EVERY > before or not self._sums:
             if (timed := _timed(job)) != self._timed_tasks:  # sums of other tasks do not compare
                 self._timed_tasks = timed
@@ -56,7 +56,7 @@ class Convergence:
 
     def status(self, job: TuningJob) -> ConvergenceStatus:
         """The gain now. A job whose tasks are not all known has not converged."""
-        start = self._start(job.tasks)
+        start = self._start(job)
         gain = None
         if start is not None and job.all_tasks_known and _timed(job) == self._timed_tasks:
             while len(self._sums) > 1 and self._sums[1][0] <= start:
@@ -67,9 +67,9 @@ class Convergence:
         converged = gain is not None and gain < self.limit
         return ConvergenceStatus(self.measured, self.window, gain, self.limit, converged)
 
-    def _start(self, tasks: Iterable[TaskState]) -> int | None:
+    def _start(self, job: TuningJob) -> int | None:
         """Where the window begins; None while a task was never measured."""
-        last = [self._last_measured.get(t.task.id) for t in tasks if not t.exhausted]
+        last = [self._last_measured.get(g.computation) for g in job.groups if not g.is_exhausted]
         if None in last:
             return None
         oldest = min((n for n in last if n is not None), default=self.measured)
@@ -78,8 +78,8 @@ class Convergence:
 
 def weighted_sum(job: TuningJob) -> float:
     """Seconds of all tasks with their best programs; a task without any time does not count."""
-    return sum(job.weight(t) * t.seconds for t in job.tasks if math.isfinite(t.seconds))
+    return sum(g.weight * g.seconds for g in job.groups if math.isfinite(g.seconds))
 
 
 def _timed(job: TuningJob) -> int:
-    return sum(math.isfinite(t.seconds) for t in job.tasks)
+    return sum(math.isfinite(g.seconds) for g in job.groups)

@@ -31,7 +31,7 @@ from collections.abc import Iterable
 from tlmd.pipeline.batches import Batch
 from tlmd.pipeline.convergence import Convergence
 from tlmd.pipeline.generating import Generating
-from tlmd.pipeline.jobs import TaskState, TuningJob
+from tlmd.pipeline.jobs import TuningJob
 from tlmd.pipeline.learning import Learning
 from tlmd.pipeline.measuring import Measuring
 from tlmd.pipeline.orders import (
@@ -48,6 +48,7 @@ from tlmd.pipeline.orders import (
     WorkerPool,
 )
 from tlmd.pipeline.state import Emit, PipelineOptions, PipelineState
+from tlmd.pipeline.task_state import TaskState
 from tlmd.types import JobState, Record, Task
 
 
@@ -190,9 +191,9 @@ class Pipeline:
             if job.state is not JobState.RUNNING or not job.all_tasks_known:
                 continue
             if not job.corpus:
-                for task in job.tasks:
-                    if job.is_measured(task) and not job.is_finished_with(task):
-                        self.measuring.want_comparison(task)
+                for group in job.groups:
+                    if job.is_measured(group) and not job.is_finished_with(group):
+                        self.measuring.want_comparison(group.best)
             if job.update(now):
                 self._remove_unwanted(job)
                 if not self._is_in_flight(job):

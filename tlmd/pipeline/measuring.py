@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from tlmd.pipeline.batches import Batch, Retries, crashed
-from tlmd.pipeline.jobs import TaskState
 from tlmd.pipeline.learning import Learning
 from tlmd.pipeline.orders import (
     BaselineOrder,
@@ -24,6 +23,7 @@ from tlmd.pipeline.orders import (
     WorkerKind,
 )
 from tlmd.pipeline.state import PipelineState
+from tlmd.pipeline.task_state import TaskState
 from tlmd.selection import retimed
 from tlmd.types import Baseline, Outcome, Record
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 
 from tlmd.config import GenerateConfig, PipelineConfig, TrainConfig
 from tlmd.pipeline.batches import Batch
-from tlmd.pipeline.jobs import TaskState
 from tlmd.pipeline.orders import Order, Store, Worker, WorkerKind, WorkerPool
+from tlmd.pipeline.task_state import TaskState
 from tlmd.types import Record, Task
 
 Emit = Callable[..., None]  # emit(kind, **facts): one event for the event log

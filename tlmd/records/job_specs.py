@@ -55,10 +55,19 @@ class JobSpec:
     weights: str = ""
     """`ModelSpec.weights`."""
 
+    strict_numerics: bool = False
+    """`ModelSpec.strict_numerics`."""
+
     @property
     def model_spec(self) -> ModelSpec:
         """The model with everything that loading it depends on."""
-        return ModelSpec(self.model, self.input_shapes, self.model_task, self.weights)
+        return ModelSpec(
+            self.model,
+            self.input_shapes,
+            self.model_task,
+            self.weights,
+            self.strict_numerics,
+        )
 
     @property
     def title(self) -> str:

@@ -10,13 +10,15 @@ import tvm
 from tvm.s_tir import Schedule, Trace
 from tvm.s_tir import meta_schedule as ms
 
+from tlmd.alternatives import winograd_sketches
 from tlmd.space import intrinsics, rules
 from tlmd.space.sketches import plain_trace
-from tlmd.space.target import architecture
+from tlmd.space.target import architecture, float_lanes
 from tlmd.types import TargetInfo
 
 # The exceptions that TVM raises for a schedule it cannot apply. Its own errors are RuntimeErrors.
 TVM_ERRORS = (RuntimeError, ValueError, TypeError)
+_PARALLEL_EXTENT = 16  # of a trace in which it is not decided yet
 
 
 class InvalidCandidate(Exception):
@@ -41,8 +43,12 @@ def context(target: Any, module: Any = None, seed: int = 1) -> Any:
 def design_space(target: Any, module: Any, seed: int) -> list[Any]:
     """The traces of a task's sketches: those of TVM's rules first, then those of `EXTRA_RULES`.
 
-    So a new rule does not change the index of a sketch that records refer to.
+    So a new rule does not change the index of a sketch that records refer to. An alternative has
+    its own sketches, because TVM's rules fail for its program.
     """
+    own = winograd_sketches.sketches(module, float_lanes(target), _PARALLEL_EXTENT)
+    if own:
+        return own
     plain = context(target, module, seed)
     traces = [schedule.trace for schedule in plain.generate_design_space()]
     if rules.EXTRA_RULES:

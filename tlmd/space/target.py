@@ -47,6 +47,13 @@ def tvm_target(info: TargetInfo) -> Any:
     return tvm.target.Target(json.loads(info.spec))
 
 
+def float_lanes(target: Any) -> int:
+    """How many float32 elements a vector of a TVM target has."""
+    if str(target.kind.name) != "llvm":
+        return 1
+    return _vectors(target, architecture(str(_target_config(target).get("mtriple", ""))))[1] // 32
+
+
 def _native(cores: int) -> TargetInfo:
     config = {"kind": "llvm", "mcpu": codegen.llvm_get_system_cpu(), "num-cores": cores}
     return _describe(tvm.target.Target(config))
@@ -61,10 +68,7 @@ def _describe(target: Any) -> TargetInfo:
         raise BadInput(f"target kind {kind!r} is not supported; use an llvm or cuda target")
     _check_cpu(config)
     arch = architecture(str(config.get("mtriple", "")))
-    with target:
-        features = set(map(str, codegen.llvm_get_cpu_features(target)))
-        width = int(codegen.llvm_get_vector_width(target))
-    isa, bits = _isa(arch, features, width)
+    isa, bits = _vectors(target, arch)
     l1, l2, l3 = _caches()
     cores = int(config.get("num-cores", 1))
     spec = json.dumps(config, sort_keys=True, separators=(",", ":"))
@@ -98,6 +102,14 @@ def architecture(triple: str) -> str:
     """The architecture of an LLVM triple, such as x86_64. An empty triple means this machine."""
     name = triple.split("-")[0] if triple else platform.machine()
     return {"amd64": "x86_64", "arm64": "aarch64"}.get(name.lower(), name.lower())
+
+
+def _vectors(target: Any, arch: str) -> tuple[str, int]:
+    """The instruction set that decides the width of vectors, and the width in bits."""
+    with target:
+        features = set(map(str, codegen.llvm_get_cpu_features(target)))
+        width = int(codegen.llvm_get_vector_width(target))
+    return _isa(arch, features, width)
 
 
 def _isa(arch: str, features: set[str], width: int) -> tuple[str, int]:

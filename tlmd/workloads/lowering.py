@@ -67,7 +67,7 @@ def _with_equal_names(lowered: IRModule, known: dict[str, Any]) -> IRModule:
     """
     functions = {}
     for var, func in lowered.functions.items():
-        if _tunable(func):
+        if is_tunable(func):
             first = known.setdefault(task_id(tuning_module(func)), func)
             func = first.with_attr("global_symbol", str(var.name_hint))
         functions[var] = func
@@ -148,7 +148,7 @@ def extract(lowered: IRModule, target_info: TargetInfo) -> list[Task]:
     tasks: dict[str, Task] = {}
     for var, sites in _calls(lowered).items():
         func = lowered[var]
-        if not _tunable(func):
+        if not is_tunable(func):
             continue
         module = tuning_module(func)
         key = task_id(module)
@@ -194,7 +194,7 @@ def _constants(sites: list[Any]) -> tuple[int, ...]:
     return tuple(sorted(set.intersection(*per_call)))
 
 
-def _tunable(func: Any) -> bool:
+def is_tunable(func: Any) -> bool:
     """Whether a function is made of blocks and not scheduled; TVM writes some as plain loops."""
     if not isinstance(func, tvm.tirx.PrimFunc) or (func.attrs and func.attrs.get(_SCHEDULED)):
         return False
@@ -214,12 +214,12 @@ def compile_model(lowered: IRModule, target: Any, database: Any | None = None) -
 
     The executable's `main` has the inputs and outputs of the model (a tuple of tensors).
     """
-    names = [v.name_hint for v in _calls(lowered) if _tunable(lowered[v])]
+    names = [v.name_hint for v in _calls(lowered) if is_tunable(lowered[v])]
     scheduled = lowered
     if database is not None:
         with target, database, PassContext(opt_level=3):
             scheduled = transform.MetaScheduleApplyDatabase(enable_warning=False)(lowered)
-    missing = [name for name in names if _tunable(scheduled[name])]
+    missing = [name for name in names if is_tunable(scheduled[name])]
     executable = tvm.compile(scheduled, target, relax_pipeline=_build_pipeline(target))
     return Compiled(executable, len(names), len(names) - len(missing), missing)
 

@@ -11,6 +11,7 @@ from tlmd.model_spec import ModelSpec
 from tlmd.space import target as targets
 from tlmd.types import TargetInfo, Task
 from tlmd.workloads import frontends, lowering
+from tlmd.workloads.alternatives import with_alternatives
 
 
 @dataclass
@@ -38,12 +39,17 @@ def lower_sets(spec: ModelSpec, target: TargetInfo) -> list[LoweredModel]:
 
 
 def merged_tasks(models: Sequence[LoweredModel]) -> list[Task]:
-    """The tasks of all sets of input shapes; the weights of a task that several have are added."""
+    """The tasks of all sets of input shapes, with their alternatives.
+
+    The weights of a task that several sets have are added.
+    """
     merged: dict[str, Task] = {}
     for task in (task for model in models for task in model.tasks):
         known = merged.get(task.id)
         merged[task.id] = replace(known, weight=known.weight + task.weight) if known else task
-    return list(merged.values())
+    if models and models[0].spec.strict_numerics:
+        return list(merged.values())
+    return with_alternatives(merged.values())
 
 
 def lower_source(

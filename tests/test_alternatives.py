@@ -1,0 +1,222 @@
+"""Alternatives compute what the direct program computes, and the model gets the chosen ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import tvm
+import tvm_ffi
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+from tvm import relax
+
+from tlmd.alternatives.transforms import FILTERINGS, transform
+from tlmd.config import MeasureConfig
+from tlmd.language.sentence import decode, encode
+from tlmd.measure.cores import plan_cores
+from tlmd.measure.measurer import Measurer
+from tlmd.model_spec import ModelSpec
+from tlmd.records import metaschedule
+from tlmd.space import schedule
+from tlmd.space.space import TaskSpace
+from tlmd.space.target import float_lanes, resolve, tvm_target
+from tlmd.types import MeasureInput, Status, Task
+from tlmd.workloads import lowering
+from tlmd.workloads.alternatives import substitute, with_alternatives
+from tlmd.workloads.preparation import LoweredModel, lower_source, merged_tasks
+from tlmd.workloads.sources import SourceModel
+from tlmd.workloads.torch_frontend import from_module
+
+INFO = resolve("native")
+TARGET = tvm_target(INFO)
+LANES = float_lanes(TARGET)
+
+
+class Convolutions(nn.Module):
+    """Winograd applies to the first four; the others have a stride, groups, or few channels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        wide = 2 * LANES
+        self.first = nn.Conv2d(3, LANES, 3, padding=1)
+        self.plain = nn.Conv2d(LANES, wide, 3, padding=1)
+        self.residual = nn.Conv2d(wide, wide, 3, padding=1)
+        self.unpadded = nn.Conv2d(wide, LANES, 3)
+        self.tall = nn.Conv2d(LANES, LANES, 3, padding=1)
+        self.strided = nn.Conv2d(LANES, LANES, 3, 2, 1)
+        self.grouped = nn.Conv2d(LANES, LANES, 3, 1, 1, groups=2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.relu(self.first(x))
+        x = torch.relu(self.plain(x))
+        x = torch.relu(x + self.residual(x))
+        x = self.tall(nn.functional.max_pool2d(self.unpadded(x), (1, 2)))
+        return self.grouped(self.strided(x)) if x.shape[0] == 2 else x
+
+
+@pytest.fixture(scope="module")
+def source() -> SourceModel:
+    torch.manual_seed(0)
+    made = from_module("convolutions", Convolutions().eval(), (torch.randn(2, 3, 15, 18),))
+    return made
+
+
+@pytest.fixture(scope="module")
+def model(source: SourceModel) -> LoweredModel:
+    return lower_source(ModelSpec("convolutions"), source, INFO)
+
+
+@pytest.fixture(scope="module")
+def groups(model: LoweredModel) -> dict[str, list[Task]]:
+    found: dict[str, list[Task]] = {}
+    for task in with_alternatives(model.tasks):
+        found.setdefault(task.computation, []).append(task)
+    return {key: tasks for key, tasks in found.items() if len(tasks) > 1}
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.sampled_from(sorted(FILTERINGS)), st.integers(0, 2**32 - 1))
+def test_the_matrices_compute_a_convolution(name: str, seed: int) -> None:
+    filtering, rng = FILTERINGS[name], np.random.default_rng(seed)
+    size, outputs = filtering.inputs, filtering.outputs
+    tile, weights = rng.uniform(-1, 1, (size, size)), rng.uniform(-1, 1, (3, 3, 1, 1))
+    b, a = filtering.data, filtering.output
+    got = a @ (transform(name, weights)[:, :, 0, 0] * (b @ tile @ b.T)) @ a.T
+    windows = np.lib.stride_tricks.sliding_window_view(tile, (3, 3))
+    want = np.einsum("yxij,ij->yx", windows, weights[:, :, 0, 0])
+    assert got.shape == (outputs, outputs) and np.abs(got - want).max() < 1e-12
+
+
+def test_only_convolutions_that_winograd_can_compute_have_alternatives(
+    model: LoweredModel, groups: dict[str, list[Task]]
+) -> None:
+    assert len(groups) == 4
+    for tasks in groups.values():
+        (direct,) = (task for task in tasks if not task.alternative)
+        others = [task for task in tasks if task.alternative]
+        assert {t.alternative for t in others} <= set(FILTERINGS)
+        assert all(t.direct == direct.module and t.flops < direct.flops for t in others)
+        assert all(t.constants == direct.constants and t.weight == direct.weight for t in others)
+    strict = replace(model, spec=ModelSpec("convolutions", strict_numerics=True))
+    assert merged_tasks([strict]) == model.tasks
+    assert len(merged_tasks([model])) > len(model.tasks)
+
+
+def test_weights_that_change_have_no_alternative(model: LoweredModel) -> None:
+    unknown = [replace(task, constants=()) for task in model.tasks]
+    assert with_alternatives(unknown) == unknown
+
+
+def _alternatives(groups: dict[str, list[Task]]) -> Iterator[Task]:
+    for tasks in groups.values():
+        yield from (task for task in tasks if task.alternative)
+
+
+def test_random_candidates_are_right_and_can_be_said(groups: dict[str, list[Task]]) -> None:
+    rng = Random(0)
+    for task in _alternatives(groups):
+        arguments, want = _direct_outputs(task)
+        space = TaskSpace(task)
+        assert len(space.sketches) == 2
+        for sketch in space.sketches:
+            for _ in range(3):
+                candidate = space.random(rng, sketch.index)
+                assert decode(space.sketches, encode(sketch, candidate), task.id) == candidate
+                final = space.finish(candidate).mod
+                trace = space.trace_json(candidate)
+                again = schedule.build_module(space.module, trace, TARGET)
+                assert tvm_ffi.structural_equal(final, again)
+            got = _run(final, arguments)
+            assert np.abs(got - want).max() < 1e-3 * np.abs(want).max()
+
+
+def _direct_outputs(task: Task) -> tuple[list[Any], Any]:
+    """The arguments of an alternative, and what the direct program makes of them."""
+    direct = tvm.ir.load_json(task.direct)
+    rng = np.random.default_rng(0)
+    shapes = [[int(d) for d in p.ty.shape] for p in direct["main"].params]
+    arrays = [rng.uniform(-1, 1, shape).astype("float32") for shape in shapes]
+    want = _run(direct, arrays)
+    (index,) = (i for i, shape in enumerate(shapes) if shape[:2] == [3, 3])
+    arrays[index] = transform(task.alternative, arrays[index])
+    return arrays, want
+
+
+def _run(module: Any, arrays: list[Any]) -> Any:
+    module = tvm.IRModule({"main": module["main"].with_attr("global_symbol", "main")})
+    tensors = [tvm.runtime.tensor(array) for array in arrays]
+    tvm.compile(module, TARGET).jit()["main"](*tensors)
+    return tensors[-1].numpy()
+
+
+def test_a_model_uses_the_chosen_alternatives_and_their_records(
+    source: SourceModel, model: LoweredModel, groups: dict[str, list[Task]], tmp_path: Path
+) -> None:
+    chosen = {key: tasks[0] for key, tasks in groups.items()}
+    assert any(task.alternative for task in chosen.values())
+    chosen = {key: task for key, task in chosen.items() if task.alternative}
+    database, rng = metaschedule.create(tmp_path), Random(1)
+    for task in [*model.tasks, *chosen.values()]:
+        space = TaskSpace(task)
+        trace = space.trace_json(_valid(space, rng))
+        metaschedule.commit(database, task, trace, 1e-3, TARGET)
+    lowered = substitute(model.lowered, chosen)
+    names = {var.name_hint for var in lowered.functions}
+    assert {task.name for task in chosen.values()} <= names
+    compiled = lowering.compile_model(lowered, TARGET, database)
+    assert compiled.missing == [] and compiled.functions == compiled.functions_with_record
+    assert substitute(model.lowered, {}) is model.lowered
+    plain = lowering.compile_model(model.lowered, TARGET, database)  # a user of TVM alone
+    assert plain.missing == []
+    inputs = source.random_inputs(3)
+    assert source.reference is not None
+    want = source.reference(*inputs)[0]
+    for one in (compiled, plain):
+        machine = relax.VirtualMachine(one.executable, tvm.cpu())
+        (got,) = machine["main"](*map(tvm.runtime.tensor, inputs))
+        assert np.abs(got.numpy() - want).max() < 1e-3 * np.abs(want).max()
+
+
+def _valid(space: TaskSpace, rng: Random) -> Any:
+    while True:
+        candidate = space.random(rng)
+        try:
+            space.finish(candidate)
+        except schedule.InvalidCandidate:
+            continue
+        return candidate
+
+
+def test_candidates_are_compared_with_the_direct_program(
+    groups: dict[str, list[Task]], tmp_path: Path
+) -> None:
+    right = next(_alternatives(groups))
+    wrong = replace(right, id="wrong", group="wrong-direct", direct=_negated(right.direct))
+    with Measurer(plan_cores(run=1), tmp_path, MeasureConfig(repeats=3)) as measurer:
+        for task, status in ((right, Status.OK), (wrong, Status.WRONG_OUTPUT)):
+            assert np.isfinite(measurer.baseline(task).seconds)
+            space = TaskSpace(task)
+            candidate = _valid(space, Random(2))
+            trial = MeasureInput(candidate.id, space.trace_json(candidate))
+            (outcome,) = measurer.measure(task, (trial,))
+            assert outcome.status is status, outcome
+            assert outcome.verified is (status is Status.OK)
+
+
+def _negated(direct: str) -> str:
+    """Another program with the same arguments: each ReLU becomes a minimum."""
+    function = tvm.ir.load_json(direct)["main"]
+
+    def smaller(node: Any) -> Any:
+        return tvm.tirx.Min(node.a, node.b)
+
+    body = tvm_ffi.structural_map(function.body, (tvm.tirx.Max, smaller))
+    return str(tvm.ir.save_json(tvm.IRModule({"main": function.with_body(body)})))

@@ -1,0 +1,76 @@
+"""Alternatives of one computation share its trials, and the fastest one gets most of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.pipeline_run import Run
+from tests.simulated import SimulatedWorkerPool, options, task
+from tlmd.pipeline.jobs import TuningJob
+from tlmd.pipeline.orders import CompareOrder
+from tlmd.pipeline.task_groups import TaskGroup
+from tlmd.pipeline.task_state import TaskState
+from tlmd.types import Candidate, JobState, Outcome, Record, Status
+
+SPEEDS = st.lists(st.floats(0.1, 10.0), min_size=1, max_size=4)
+
+
+def _measured(state: TaskState, count: int, seconds: float) -> None:
+    for _ in range(count):
+        number = len(state.records)
+        candidate = Candidate(state.task.id, 0, ((number,),))
+        # later candidates are a little better
+        outcome = Outcome(Status.OK, (seconds * (1 + 1 / (1 + number)),), verified=True)
+        state.add([Record(candidate, outcome, module_hash=candidate.id)])
+    state.best_after_batch.append(state.best_seconds)
+
+
+@given(SPEEDS, st.integers(1, 200), st.integers(1, 16))
+def test_all_trials_are_given_and_the_fastest_gets_most(
+    seconds: list[float], trials: int, most: int
+) -> None:
+    states = [TaskState(task(f"t{i}"), []) for i in range(len(seconds))]
+    group = TaskGroup("t0", 1, states)
+    while group.claimed < trials:
+        state, count = group.next(trials - group.claimed, most)
+        assert 1 <= count <= min(most, trials - group.claimed)
+        _measured(state, count, seconds[states.index(state)])
+    assert group.trials == trials
+    counts = [state.trials for state in states]
+    if trials >= len(seconds) + 2:
+        assert min(counts) >= 1
+    fastest = min(range(len(seconds)), key=seconds.__getitem__)
+    clear = all(s > 2.5 * seconds[fastest] for i, s in enumerate(seconds) if i != fastest)
+    if clear and trials >= 12 * len(seconds):
+        assert counts[fastest] == max(counts)
+    assert group.best is states[fastest] or min(counts) == 0 or not clear
+
+
+def test_a_job_measures_a_group_as_one_task() -> None:
+    pool = SimulatedWorkerPool({"a": 60, "b": 60, "c": 60, "z": 60})
+    run = Run(options(batch=8, per_task=4, train=False), pool)
+    job = TuningJob("j", trials=16)
+    direct = task("a")
+    others = [replace(task(name), group="a", alternative=name) for name in ("b", "c")]
+    run.pipeline.add_job(job, [direct, *others, task("z")])
+    job.all_tasks_known = True
+    run.until_idle()
+    assert job.state is JobState.DONE
+    assert [group.trials for group in job.groups] == [16, 16]
+    assert all(state.trials >= 3 for state in job.tasks)
+    assert job.progress(0.0).total == 2 and job.progress(0.0).planned == 32
+
+
+def test_an_exhausted_alternative_leaves_its_trials_to_the_others() -> None:
+    pool = SimulatedWorkerPool({"a": 60, "b": 2}, width=0.2)
+    run = Run(options(batch=8, per_task=4, train=False), pool)
+    job = TuningJob("j", trials=12)
+    run.pipeline.add_job(job, [task("a"), replace(task("b"), group="a", alternative="b")])
+    run.until_idle()
+    assert job.state is JobState.DONE
+    assert [state.trials for state in job.tasks] == [10, 2]
+    compared = {o.task.id for _, _, _, o in pool.log if isinstance(o, CompareOrder)}
+    assert compared == {"a"}, "only the finalists of the fastest alternative"

@@ -1,0 +1,153 @@
+"""What is known of one task on one kind of machine."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from tlmd.selection import fastest, finalists, leading
+from tlmd.types import Baseline, Candidate, Proposal, Record, Status, Task
+
+# Comparisons of one task: after each, the best may be another one that was not compared yet.
+_MAX_COMPARISONS = 3
+_MAX_EMPTY_ROUNDS = 4  # rounds in which TVM refuses every candidate, before a task is exhausted
+_RECENT = 3  # batches of a task whose gain is carried forward
+_OPTIMISM = 0.5  # share of a task's time that its n-th trial may still save, times 1 / n
+
+
+@dataclass
+class TaskState:
+    """What the pipeline knows of a task on one kind of machine."""
+
+    task: Task
+    records: list[Record]
+    """The newest record of each candidate."""
+    baseline: Baseline | None = None
+    exhausted: bool = False
+    """The generator finds no new candidates."""
+    empty_rounds: int = 0
+    """Rounds of writing in a row that gave no candidate."""
+    writing: int = 0
+    """Candidates that a generator was asked for."""
+    pending: dict[str, Proposal] = field(default_factory=dict)
+    """By candidate id: written, and without a record yet."""
+
+    def __post_init__(self) -> None:
+        self.trials = 0
+        self.failed = 0
+        self.best: Record | None = None
+        self.comparing = False  # a slot compares its finalists
+        self.best_after_batch: list[float] = []  # seconds
+        self._comparisons = 0
+        self._known: dict[str, str] = {}  # of all that was measured here: id -> module hash
+        self._hashes: set[str] = set()
+        records, self.records = self.records, []
+        self.add(records)
+
+    def add(self, records: Iterable[Record]) -> None:
+        """Add new records. An imported one does not count as a trial."""
+        for record in records:
+            self.records.append(record)
+            self.pending.pop(record.candidate.id, None)
+            self.failed += not record.outcome.ok
+            if record.batch < 0:
+                continue
+            self._known[record.candidate.id] = record.module_hash
+            self._hashes.add(record.module_hash or record.candidate.id)
+            self.trials += record.outcome.status is not Status.INVALID
+            self._comparisons = 0
+        self.best = fastest(self.own)
+
+    def replace(self, records: Iterable[Record]) -> None:
+        """Replace the records of the same candidates, after a comparison."""
+        newest = {r.candidate.id: r for r in records}
+        self.records = [newest.get(r.candidate.id, r) for r in self.records]
+        self.best = fastest(self.own)
+
+    @property
+    def finalists(self) -> tuple[Record, ...]:
+        """Records to compare before the best is certain; empty where it is certain."""
+        return finalists(self.own, self.best) if self._comparisons < _MAX_COMPARISONS else ()
+
+    def begin_comparison(self) -> tuple[Candidate, ...]:
+        """The finalists, for the slot that compares them from now on."""
+        found = self.finalists
+        self._comparisons += 1
+        self.comparing = bool(found)
+        return tuple(record.candidate for record in found)
+
+    def records_of(self, candidates: Iterable[Candidate]) -> list[Record]:
+        """The records of these candidates, in their order."""
+        known = {r.candidate.id: r for r in self.records}
+        return [known[candidate.id] for candidate in candidates]
+
+    @property
+    def own(self) -> tuple[Record, ...]:
+        """Records that were measured here; an imported candidate may be measured again."""
+        return tuple(r for r in self.records if r.batch >= 0)
+
+    def fastest(self, count: int) -> tuple[Record, ...]:
+        """The fastest verified records, the best first."""
+        return leading(self.own, count)
+
+    @property
+    def tried(self) -> tuple[tuple[str, str], ...]:
+        """Ids and module hashes of all that was measured here or is pending."""
+        pending = {key: p.module_hash for key, p in self.pending.items()}
+        return tuple((self._known | pending).items())
+
+    @property
+    def best_seconds(self) -> float:
+        return self.best.outcome.seconds if self.best else float("inf")
+
+    @property
+    def seconds(self) -> float:
+        """What the task costs now: its best verified program, else its default, else infinite."""
+        default = self.baseline.seconds if self.baseline else float("inf")
+        return min(self.best_seconds, default)
+
+    @property
+    def earlier_best_seconds(self) -> float | None:
+        """The best time before the newest quarter of the task's batches; None: it is not known."""
+        batches = self.best_after_batch
+        if len(batches) < 2:
+            return None
+        before = batches[-1 - max(1, len(batches) // 4)]
+        return before if before < float("inf") else None
+
+    @property
+    def expected_gain(self) -> float:
+        """The share of the task's time that its next candidates may save.
+
+        As in the task schedulers of Ansor and MetaSchedule: what the last batches gained, and an
+        optimistic term that falls with the number of trials.
+        """
+        recent = self.best_after_batch[-_RECENT - 1 :]
+        gained = 0.0
+        if len(recent) > 1 and math.isfinite(recent[0]):
+            gained = (1 - recent[-1] / recent[0]) / (len(recent) - 1)
+        return max(gained, _OPTIMISM / (1 + self.trials))
+
+    @property
+    def claimed(self) -> int:
+        """Trials that are done, pending or being written."""
+        return self.trials + len(self.pending) + self.writing
+
+    def new_proposals(self, proposals: Iterable[Proposal]) -> list[Proposal]:
+        """Those whose program was not measured here and is not pending."""
+        found: dict[str, Proposal] = {}
+        pending = {p.module_hash for p in self.pending.values()}
+        for p in proposals:
+            known = p.candidate.id in self._known or p.candidate.id in self.pending
+            if not known and p.module_hash not in self._hashes and p.module_hash not in pending:
+                found.setdefault(p.module_hash, p)
+        return list(found.values())
+
+    def end_round(self, programs: int, refused: int) -> None:
+        """A generator has written; a space without new programs is exhausted.
+
+        A large space in which TVM refuses every candidate must not keep a job from ending either.
+        """
+        self.empty_rounds = 0 if programs else self.empty_rounds + 1
+        self.exhausted = self.empty_rounds > (_MAX_EMPTY_ROUNDS if refused else 0)

@@ -1,0 +1,98 @@
+"""The alternatives of a model's tasks, and the model that uses the chosen ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import tvm
+from tvm import relax
+from tvm.ir import GenericConst, IRModule
+from tvm.relax.expr_functor import PyExprMutator, mutator
+
+from tlmd.alternatives.transforms import transform
+from tlmd.alternatives.winograd import Implementation, implementations
+from tlmd.space.target import float_lanes, tvm_target
+from tlmd.types import Task
+from tlmd.workloads import lowering, rewrites
+from tlmd.workloads.identity import task_id
+
+_WORTH_TRYING = 1.5  # times the least work of a group
+
+
+def with_alternatives(tasks: Iterable[Task]) -> list[Task]:
+    """The tasks and their alternatives: those of one group together, the least work first.
+
+    What does much more work than another of its group is left out, but never the direct task.
+    """
+    return [member for task in tasks for member in _group(task)]
+
+
+def _group(task: Task) -> list[Task]:
+    if task.target.device != "cpu" or not task.constants:
+        return [task]
+    lanes = float_lanes(tvm_target(task.target))
+    found = sorted(implementations(tvm.ir.load_json(task.module), lanes), key=lambda i: i.work)
+    worth = [i for i in found if not i.name or i.work < _WORTH_TRYING * found[0].work]
+    return [_alternative(task, i) if i.name else task for i in worth] or [task]
+
+
+def _alternative(task: Task, implementation: Implementation) -> Task:
+    name = f"{task.name}_{implementation.name}"
+    # A record matches a function only if the symbol is equal, too.
+    function = implementation.module["main"].with_attr("global_symbol", name)
+    module = lowering.tuning_module(function)
+    return replace(
+        lowering.as_task(task_id(module), module, name, task.weight, task.target),
+        flops=implementation.flops,
+        constants=task.constants,
+        alternative=implementation.name,
+        group=task.id,
+        direct=task.module,
+    )
+
+
+def substitute(lowered: IRModule, chosen: Mapping[str, Task]) -> IRModule:
+    """The lowered module with the chosen alternatives, by the ids of the direct tasks.
+
+    The weights are transformed here, so the model does not do it when it runs.
+    """
+    functions: dict[Any, Task] = {}
+    for var, function in lowered.functions.items():
+        if lowering.is_tunable(function):
+            task = chosen.get(task_id(lowering.tuning_module(function)))
+            if task is not None:
+                functions[var] = task
+    if not functions:
+        return lowered
+
+    @mutator
+    class Substitute(PyExprMutator):  # type: ignore[misc]
+        """Calls the function of the alternative, with its weights."""
+
+        def visit_call_(self, call: Any) -> Any:
+            call = super().visit_call_(call)
+            is_call = rewrites.op_name(call) == "relax.call_tir"
+            task = functions.get(call.args[0]) if is_call else None
+            if task is None:
+                return call
+            function = tvm.ir.load_json(task.module)["main"]
+            made = self.builder_.add_func(function, task.name)
+            arguments = _arguments(task, function, list(call.args[1]))
+            return relax.Call(
+                call.op, [made, relax.Tuple(arguments)], call.attrs, call.ty_args, call.span
+            )
+
+    return relax.transform.DeadCodeElimination(["main"])(rewrites.apply([Substitute])(lowered))
+
+
+def _arguments(task: Task, function: Any, given: list[Any]) -> list[Any]:
+    """The arguments of a call, with transformed weights where the alternative has other shapes."""
+    made = []
+    for parameter, argument in zip(function.params, given, strict=False):
+        shape = tuple(int(extent) for extent in parameter.ty.shape)
+        if isinstance(argument, GenericConst) and argument.value.numpy().shape != shape:
+            argument = relax.const(transform(task.alternative, argument.value.numpy()))
+        made.append(argument)
+    return made
