@@ -65,8 +65,7 @@ class Convolutions(nn.Module):
 @pytest.fixture(scope="module")
 def source() -> SourceModel:
     torch.manual_seed(0)
-    made = from_module("convolutions", Convolutions().eval(), (torch.randn(2, 3, 15, 18),))
-    return made
+    return from_module("convolutions", Convolutions().eval(), (torch.randn(2, 3, 15, 18),))
 
 
 @pytest.fixture(scope="module")
