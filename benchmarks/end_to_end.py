@@ -1,113 +1,140 @@
-"""Whole models: tuned by tlmd against untuned TVM and PyTorch eager, on the same cores in one run.
+"""Whole models: tuned by tlmd beside PyTorch, torch.compile, ONNX Runtime and OpenVINO.
 
-`python -m benchmarks.end_to_end [MODEL ...] [--trials 16] [--json FILE] [--figure FILE]`. The
-headline `ratio` is the geometric mean of PyTorch eager's time over the tuned model's.
+`python -m benchmarks.end_to_end [MODEL ...] [--cores 1 2] [--trials 16] [--json FILE]` tunes each
+model for each number of cores, and times all of them interleaved in one process on as many cores,
+in float32 (`deployments`). With several `--trials` the same model is tuned further.
+The headline `ratio` is the time of the fastest of the four over tlmd's, geometric mean.
 """
 
 from __future__ import annotations
 
+import json
 import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks import report
+from benchmarks import pinned, report
+from benchmarks.deployments import TLMD
+from tlmd import children
 
-_SMALL_MODELS = ("bert-tiny", "resnet18")
-_COLOURS = {"untuned": "#b9c4cf", "pytorch": "#e08a3c", "tuned": "#2b6cb0"}
-_NAMES = {"untuned": "untuned TVM", "pytorch": "PyTorch eager", "tuned": "tuned by tlmd"}
+_MODELS = ("resnet18", "resnet50", "mobilenet-v2", "bert-small", "vit-s16")
+_PEERS = ("eager", "compile", "onnxruntime", "openvino")
+_LABELS = {
+    "eager": "PyTorch eager",
+    "compile": "torch.compile (max-autotune)",
+    "onnxruntime": "ONNX Runtime",
+    "openvino": "OpenVINO",
+}
+_MARKERS = {"eager": "v", "compile": "s", "onnxruntime": "o", "openvino": "D"}
 
 
 def main() -> int:
     """Measure, print, write, draw."""
     parser = report.parser(__doc__, figure=True)
-    parser.add_argument("models", nargs="*", default=_SMALL_MODELS)
-    parser.add_argument("--trials", type=int, default=16)
+    parser.add_argument("models", nargs="*", default=_MODELS)
+    parser.add_argument("--cores", type=int, nargs="+", default=[1])
+    parser.add_argument("--trials", type=int, nargs="+", default=[16])
     options = parser.parse_args()
     document = report.document(options, _measure_models)
-    report.show("whole models, milliseconds per run", document["models"])
+    report.show("milliseconds per run; best / tlmd with its 95 % interval", document["models"])
     report.finish(document, options.json)
     if options.figure:
-        _draw_bars(document, options.figure)
+        _draw(document, options.figure)
     return 0
 
 
 def _measure_models(options: Any) -> report.Row:
-    from tlmd.measure.cores import plan_cores
-
     machine = report.machine()
-    rows = [_model_row(model, options) for model in options.models]
-    ratios = [r["pytorch_ms"] / r["tuned_ms"] for r in rows if r["pytorch_ms"]]
+    rows: list[report.Row] = []
+    for model in options.models:
+        for cores in options.cores:
+            with tempfile.TemporaryDirectory(prefix="tlmd-bench-") as state:
+                for trials in options.trials:
+                    rows.append(_row(model, cores, trials, Path(state), options))
+                    print(rows[-1], file=sys.stderr, flush=True)
     return {
-        "ratio": report.geometric_mean(ratios),
-        "meaning": "PyTorch eager's time over the tuned model's, geometric mean",
+        "ratio": report.geometric_mean(row["best / tlmd"] for row in rows),
+        "meaning": "time of the fastest of the four over tlmd's, geometric mean",
         "machine": machine,
-        "trials": options.trials,
-        "run_cores": len(plan_cores().run),
         "models": rows,
     }
 
 
-def _model_row(model: str, options: Any) -> report.Row:
-    """Tune one model and time it whole."""
+def _row(model: str, cores: int, trials: int, state: Path, options: Any) -> report.Row:
+    """Tune one model, and time it beside the others."""
     import tlmd
+    from tlmd.measure.cores import plan_cores
 
-    settings: dict[str, Any] = {}
+    settings: dict[str, Any] = {"measure.run_cores": cores}
     if options.checkpoint:
         settings["generate.checkpoint"] = str(options.checkpoint)
     begin = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="tlmd-bench-") as scratch:
-        result = tlmd.tune(
-            model,
-            trials=options.trials,
-            out=f"{scratch}/out",
-            state_dir=scratch,
-            seed=options.seed,
-            **settings,
-        )
+    result = tlmd.tune(
+        model, trials=trials, out=state / "out", state_dir=state, seed=options.seed, **settings
+    )
     if result.interrupted:
         raise SystemExit(f"tuning {model} was interrupted; there is nothing to time")
-    whole = result.summary["e2e"]
+    wall_s = time.monotonic() - begin
+    found = state / "times.json"
+    pinned.run(
+        "deployments",
+        model,
+        state / "out",
+        str(cores),
+        found,
+        cores=plan_cores(run=cores).run,
+        environment=children.running_tvm(cores, OMP_NUM_THREADS=str(cores)),
+    )
+    times = json.loads(found.read_text())
+    for name, reason in times["failed"].items():
+        print(f"{model}: {_LABELS[name]} failed: {reason}", file=sys.stderr, flush=True)
+    best = min(times["ratios"], key=lambda name: times["ratios"][name][0])
+    ratio, low, high = times["ratios"][best]
     return {
         "model": model,
-        "untuned_ms": whole["untuned_ms"],
-        "pytorch_ms": result.pytorch_ms,
-        "tuned_ms": whole["tuned_ms"],
-        "max_abs_err": whole["max_abs_err"],
-        "measured": result.summary["measured"],
-        "wall_s": round(time.monotonic() - begin, 1),
+        "cores": cores,
+        "trials": trials,
+        "untuned": result.summary["e2e"]["untuned_ms"],
+        TLMD: times["ms"][TLMD],
+        **{name: times["ms"].get(name) for name in _PEERS},
+        "best": best,
+        "best / tlmd": ratio,
+        "low": low,
+        "high": high,
+        "error": times["errors"][TLMD],
+        "wall_s": round(wall_s, 1),
     }
 
 
-def _draw_bars(document: report.Row, path: Path) -> None:
-    """Horizontal bars on a logarithmic axis, one group per model, each labelled with its time."""
+def _draw(document: report.Row, path: Path) -> None:
+    """For each model a line of markers: the peers' times over tlmd's."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    rows = document["models"]
-    figure, axes = pyplot.subplots(figsize=(8, 0.9 + 0.95 * len(rows)))
-    for group, row in enumerate(reversed(rows)):
-        for offset, kind in enumerate(("tuned", "pytorch", "untuned")):
-            value = row[f"{kind}_ms"]
-            at = group + (offset - 1) * 0.27
-            label = _NAMES[kind] if group == 0 else None
-            axes.barh(at, value, 0.25, color=_COLOURS[kind], label=label)
-            axes.text(value * 1.06, at, f"{value:.2f} ms", va="center", fontsize=8)
-    axes.set_yticks(range(len(rows)), [r["model"] for r in reversed(rows)])
-    axes.set_xscale("log")
-    axes.set_xlim(right=max(r["untuned_ms"] for r in rows) * 4)
-    cores = document.get("run_cores", 1)
-    on = "one core" if cores == 1 else f"{cores} cores"
-    axes.set_xlabel(f"milliseconds per run, {on}, logarithmic (shorter is better)")
+    rows = document["models"][::-1]
+    figure, axes = pyplot.subplots(figsize=(8, 1.3 + 0.42 * len(rows)))
+    axes.axvline(1, color="#2b6cb0", linewidth=2)
+    for name in _PEERS:
+        points = [(r[name] / r[TLMD], at) for at, r in enumerate(rows) if r[name]]
+        axes.scatter(*zip(*points, strict=True), marker=_MARKERS[name], label=_LABELS[name], s=36)
+    labels = [f"{r['model']}, {r['cores']} core{'s' * (r['cores'] > 1)}" for r in rows]
+    axes.set_yticks(range(len(rows)), labels)
+    axes.set_ylim(-0.6, len(rows) - 0.4)
+    axes.set_xscale("log", base=2)
+    axes.xaxis.set_major_formatter(matplotlib.ticker.FormatStrFormatter("%gx"))
+    axes.set_xlabel("time over that of tlmd (right of the line: tlmd is faster)")
+    axes.grid(axis="y", color="#e6ebf0")
+    axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
-    handles, labels = axes.get_legend_handles_labels()
-    axes.legend(handles[::-1], labels[::-1], frameon=False, fontsize=8, loc="lower right")
+    axes.legend(frameon=False, fontsize=8, loc="lower center", bbox_to_anchor=(0.5, 1.06), ncol=4)
     machine = document["machine"]
-    text = f"{machine['cpu']}, {document['trials']} trials per task, commit {machine['commit']}"
-    axes.set_title(text, fontsize=9, loc="left", color="#5a6b7b")
+    trials = max(row["trials"] for row in rows)
+    text = f"{machine['cpu']}, float32, {trials} trials per task, commit {machine['commit']}"
+    axes.set_title(text, fontsize=8, loc="left", color="#5a6b7b")
     figure.tight_layout()
     figure.savefig(path, dpi=150)
 

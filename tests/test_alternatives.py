@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from torch import nn
 from tvm import relax
 
-from tlmd.alternatives.transforms import FILTERINGS, transform
+from tlmd.alternatives.transforms import FILTERINGS, PACKED, PANEL, transform
 from tlmd.config import MeasureConfig
 from tlmd.language.sentence import decode, encode
 from tlmd.measure.cores import plan_cores
@@ -26,6 +26,7 @@ from tlmd.measure.measurer import Measurer
 from tlmd.model_spec import ModelSpec
 from tlmd.records import metaschedule
 from tlmd.space import schedule
+from tlmd.space.describe import describe
 from tlmd.space.space import TaskSpace
 from tlmd.space.target import float_lanes, resolve, tvm_target
 from tlmd.types import MeasureInput, Status, Task
@@ -40,8 +41,8 @@ TARGET = tvm_target(INFO)
 LANES = float_lanes(TARGET)
 
 
-class Convolutions(nn.Module):
-    """Winograd applies to the first four; the others have a stride, groups, or few channels."""
+class Network(nn.Module):
+    """Winograd applies to four convolutions: the others have a stride, groups, or few channels."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -53,24 +54,27 @@ class Convolutions(nn.Module):
         self.tall = nn.Conv2d(LANES, LANES, 3, padding=1)
         self.strided = nn.Conv2d(LANES, LANES, 3, 2, 1)
         self.grouped = nn.Conv2d(LANES, LANES, 3, 1, 1, groups=2)
+        self.wide = nn.Linear(4, 2 * PANEL)
+        self.narrow = nn.Linear(2 * PANEL, PANEL)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = torch.relu(self.first(x))
         x = torch.relu(self.plain(x))
         x = torch.relu(x + self.residual(x))
         x = self.tall(nn.functional.max_pool2d(self.unpadded(x), (1, 2)))
-        return self.grouped(self.strided(x)) if x.shape[0] == 2 else x
+        x = self.grouped(self.strided(x))
+        return torch.as_tensor(self.narrow(torch.relu(self.wide(x))))
 
 
 @pytest.fixture(scope="module")
 def source() -> SourceModel:
     torch.manual_seed(0)
-    return from_module("convolutions", Convolutions().eval(), (torch.randn(2, 3, 15, 18),))
+    return from_module("network", Network().eval(), (torch.randn(2, 3, 15, 18),))
 
 
 @pytest.fixture(scope="module")
 def model(source: SourceModel) -> LoweredModel:
-    return lower_source(ModelSpec("convolutions"), source, INFO)
+    return lower_source(ModelSpec("network"), source, INFO)
 
 
 @pytest.fixture(scope="module")
@@ -94,19 +98,33 @@ def test_the_matrices_compute_a_convolution(name: str, seed: int) -> None:
     assert got.shape == (outputs, outputs) and np.abs(got - want).max() < 1e-12
 
 
-def test_only_convolutions_that_winograd_can_compute_have_alternatives(
+def test_what_can_be_computed_otherwise_has_alternatives(
     model: LoweredModel, groups: dict[str, list[Task]]
 ) -> None:
-    assert len(groups) == 4
+    kinds = []
     for tasks in groups.values():
         (direct,) = (task for task in tasks if not task.alternative)
         others = [task for task in tasks if task.alternative]
-        assert {t.alternative for t in others} <= set(FILTERINGS)
-        assert all(t.direct == direct.module and t.flops < direct.flops for t in others)
+        assert all(t.direct == direct.module and t.flops <= direct.flops for t in others)
         assert all(t.constants == direct.constants and t.weight == direct.weight for t in others)
-    strict = replace(model, spec=ModelSpec("convolutions", strict_numerics=True))
-    assert merged_tasks([strict]) == model.tasks
+        kinds.append({t.alternative for t in others})
+    assert kinds.count({PACKED}) == 1 and len(kinds) == 5
+    assert all(kind <= set(FILTERINGS) for kind in kinds if kind != {PACKED})
+
+
+def test_strict_numerics_allow_no_winograd(model: LoweredModel) -> None:
     assert len(merged_tasks([model])) > len(model.tasks)
+    strict = replace(model, spec=ModelSpec("network", strict_numerics=True))
+    assert {task.alternative for task in merged_tasks([strict])} == {"", PACKED}
+
+
+def test_a_packed_operand_is_described_like_a_plain_one(groups: dict[str, list[Task]]) -> None:
+    (tasks,) = (ts for ts in groups.values() if any(t.alternative == PACKED for t in ts))
+    packed, direct = (describe(tvm.ir.load_json(task.module)) for task in tasks)
+    pairs = zip(packed.blocks[0].reads, direct.blocks[0].reads, strict=True)
+    for one, other in pairs:
+        assert tuple(dim for dim in one.dims if dim) == other.dims
+    assert packed.blocks[0].iters == direct.blocks[0].iters
 
 
 def test_weights_that_change_have_no_alternative(model: LoweredModel) -> None:
@@ -124,10 +142,10 @@ def test_random_candidates_are_right_and_can_be_said(groups: dict[str, list[Task
     for task in _alternatives(groups):
         arguments, want = _direct_outputs(task)
         space = TaskSpace(task)
-        assert len(space.sketches) == 2
-        for sketch in space.sketches:
+        assert task.alternative == PACKED or len(space.sketches) == 2
+        for sketch in space.sketches[:2]:
             for _ in range(3):
-                candidate = space.random(rng, sketch.index)
+                candidate = _valid(space, rng, sketch.index)
                 assert decode(space.sketches, encode(sketch, candidate), task.id) == candidate
                 final = space.finish(candidate).mod
                 trace = space.trace_json(candidate)
@@ -144,8 +162,10 @@ def _direct_outputs(task: Task) -> tuple[list[Any], Any]:
     shapes = [[int(d) for d in p.ty.shape] for p in direct["main"].params]
     arrays = [rng.uniform(-1, 1, shape).astype("float32") for shape in shapes]
     want = _run(direct, arrays)
-    (index,) = (i for i, shape in enumerate(shapes) if shape[:2] == [3, 3])
-    arrays[index] = transform(task.alternative, arrays[index])
+    parameters = tvm.ir.load_json(task.module)["main"].params
+    for index, parameter in enumerate(parameters):
+        if [int(d) for d in parameter.ty.shape] != shapes[index]:
+            arrays[index] = transform(task.alternative, arrays[index])
     return arrays, want
 
 
@@ -184,9 +204,9 @@ def test_a_model_uses_the_chosen_alternatives_and_their_records(
         assert np.abs(got.numpy() - want).max() < 1e-3 * np.abs(want).max()
 
 
-def _valid(space: TaskSpace, rng: Random) -> Any:
+def _valid(space: TaskSpace, rng: Random, sketch: int | None = None) -> Any:
     while True:
-        candidate = space.random(rng)
+        candidate = space.random(rng, sketch)
         try:
             space.finish(candidate)
         except schedule.InvalidCandidate:
@@ -197,7 +217,7 @@ def _valid(space: TaskSpace, rng: Random) -> Any:
 def test_candidates_are_compared_with_the_direct_program(
     groups: dict[str, list[Task]], tmp_path: Path
 ) -> None:
-    right = next(_alternatives(groups))
+    right = next(task for task in _alternatives(groups) if "relu" in task.name)
     wrong = replace(right, id="wrong", group="wrong-direct", direct=_negated(right.direct))
     with Measurer(plan_cores(run=1), tmp_path, MeasureConfig(repeats=3)) as measurer:
         for task, status in ((right, Status.OK), (wrong, Status.WRONG_OUTPUT)):

@@ -75,11 +75,21 @@ FILTERINGS = {
 """By the name of the alternative."""
 
 
-def transform(alternative: str, weights: NDArray[Any]) -> NDArray[Any]:
-    """The weights of an alternative, computed in float64, of the dtype of `weights`.
+PACKED = "packed"
+PANEL = 64
+"""Columns of weights that lie together."""
 
-    `weights` is ``[3, 3, inputs, outputs]``, the result ``[m + 2, m + 2, inputs, outputs]``.
+
+def transform(alternative: str, weights: NDArray[Any]) -> NDArray[Any]:
+    """The weights of an alternative, of the dtype of `weights`.
+
+    Winograd: ``[3, 3, inputs, outputs]`` become ``[m + 2, m + 2, inputs, outputs]``, computed in
+    float64. Packed: ``[K, N]`` become ``[N / PANEL, K, PANEL]``.
     """
+    if alternative == PACKED:
+        rows, columns = weights.shape
+        panels = weights.reshape(rows, columns // PANEL, PANEL)
+        return np.ascontiguousarray(panels.transpose(1, 0, 2))
     g = FILTERINGS[alternative].weights
     found = np.einsum("ai,bj,ijco->abco", g, g, weights.astype(np.float64), optimize=True)
     return np.ascontiguousarray(found.astype(weights.dtype))

@@ -15,6 +15,7 @@ import tvm
 import tvm_ffi
 from tvm import te, tirx
 
+from tlmd.alternatives.implementation import DIRECT, PER_ELEMENT, PER_WEIGHT, Implementation
 from tlmd.alternatives.transforms import FILTERINGS, Filtering, Matrix
 
 PAD, ROWS, TILES, PRODUCTS, SUMS, OUTPUTS, PLACED = (
@@ -42,26 +43,8 @@ class _Convolution:
     """``[N, H, W, CO]``"""
 
 
-@dataclass(frozen=True)
-class Implementation:
-    """One way to compute a convolution."""
-
-    name: str
-    """As in `FILTERINGS`; empty: directly."""
-
-    module: Any
-    flops: float
-
-    work: float
-    """Roughly how long it takes, in operations: reading a weight from memory takes as long as 24,
-    and making and reading an element of a transformed tile as long as 12."""
-
-
-_PER_WEIGHT, _PER_ELEMENT = 24, 12
-
-
-def implementations(module: Any, lanes: int) -> list[Implementation]:
-    """The direct program of `module` and the others; none where it is no such convolution.
+def winograd(module: Any, lanes: int) -> list[Implementation]:
+    """The direct program of `module` and Winograd's; none where it is no such convolution.
 
     The weights of the others are an argument ``[m + 2, m + 2, CI, CO]`` at the same position.
     `lanes`: elements of a vector of the target; the channels must be a multiple of it.
@@ -73,14 +56,14 @@ def implementations(module: Any, lanes: int) -> list[Implementation]:
     inputs = _shape(found.weights)[2]
     products = 9 * inputs * outputs
     flops = 2.0 * images * height * width * products
-    listed = [Implementation("", module, flops, flops + _PER_WEIGHT * products)]
+    listed = [Implementation(DIRECT, module, flops, flops + PER_WEIGHT * products)]
     for name, filtering in FILTERINGS.items():
         tiles = images * -(-height // filtering.outputs) * -(-width // filtering.outputs)
         positions = filtering.inputs**2
         products = positions * inputs * outputs
         flops = 2.0 * tiles * products
         elements = tiles * positions * (inputs + outputs)
-        work = flops + _PER_WEIGHT * products + _PER_ELEMENT * elements
+        work = flops + PER_WEIGHT * products + PER_ELEMENT * elements
         listed.append(Implementation(name, _replaced(module, found, filtering), flops, work))
     return listed
 

@@ -27,7 +27,7 @@ from tlmd.space import target as targets
 from tlmd.types import JobState, Task
 from tlmd.workloads import acceptance, torch_frontend
 from tlmd.workloads.compiled_model import use_threads
-from tlmd.workloads.preparation import lower_source
+from tlmd.workloads.preparation import lower_source, merged_tasks
 from tlmd.workloads.torch_operators import NotConvertible
 from tlmd.workloads.torch_tensors import to_numpy
 
@@ -101,7 +101,7 @@ class HotSwapped:
             if isinstance(error.__cause__, NotConvertible):
                 self.obstacle = error.__cause__.node.target.__name__
             return
-        self.tasks = self._model.tasks
+        self.tasks = merged_tasks([self._model])
         if in_background:
             improve_in_background(self, name, state_dir)
 

@@ -19,6 +19,7 @@ from tlmd.space import target as targets
 from tlmd.space.space import TaskSpace
 from tlmd.types import Candidate, Proposal, Record, TargetInfo, Task
 from tlmd.workloads import lowering
+from tlmd.workloads.alternatives import substitute, with_alternatives
 from tlmd.workloads.compiled_model import Library
 from tlmd.workloads.preparation import LoweredModel
 
@@ -49,10 +50,13 @@ class ProgramSource:
 
     def compile(self, model: LoweredModel, target: TargetInfo) -> CompiledHere:
         """Compile a lowered model. Raises the errors of TVM."""
-        best = self._best(model.tasks)
+        tasks = with_alternatives(model.tasks)
+        best = self._best(tasks)
+        chosen = _fastest(tasks, best)
         database = ms.database.MemoryDatabase(module_equality="structural")
         tvm_target = targets.tvm_target(target)
-        for task in model.tasks:
+        for direct in model.tasks:
+            task = chosen.get(direct.id, direct)
             record = best.get(task.id)
             if record is not None:
                 trace, seconds = (
@@ -63,9 +67,10 @@ class ProgramSource:
                 trace, seconds = self._guess(task), _GUESSED_S
             if trace:
                 metaschedule.commit(database, task, trace, seconds, tvm_target)
-        compiled = lowering.compile_model(model.lowered, tvm_target, database)
+        lowered = substitute(model.lowered, {k: t for k, t in chosen.items() if t.alternative})
+        compiled = lowering.compile_model(lowered, tvm_target, database)
         machine = relax.VirtualMachine(compiled.executable.jit(), tvm.cpu())
-        unknown = sum(task.id not in best for task in model.tasks)
+        unknown = sum(task.id not in chosen for task in model.tasks)
         return CompiledHere(Library(machine, model.source.inputs), unknown)
 
     def _best(self, tasks: list[Task]) -> dict[str, Record]:
@@ -107,3 +112,13 @@ class ProgramSource:
         with one_thread():
             proposals, _ = self._generator.write(task, 1, [])
         return proposals[0] if proposals else None
+
+
+def _fastest(tasks: list[Task], best: dict[str, Record]) -> dict[str, Task]:
+    """By the id of the direct task, the alternative with the fastest record."""
+    known = sorted(
+        (task for task in tasks if task.id in best),
+        key=lambda task: best[task.id].outcome.seconds,
+        reverse=True,
+    )
+    return {task.computation: task for task in known}

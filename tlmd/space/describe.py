@@ -64,8 +64,29 @@ def _block(block: Any, writers: dict[Any, int]) -> Block:
 
 
 def _access(region: Any, iters: dict[Any, int], writers: dict[Any, int]) -> Access:
-    dims = tuple(_index(r.min, iters) for r in region.region)
+    packed = _packed(region, iters)
+    dims = tuple(
+        packed[i] if i in packed else _index(r.min, iters) for i, r in enumerate(region.region)
+    )
     return Access(writers.get(region.source, -1), str(region.source.ty.dtype), dims)
+
+
+def _packed(region: Any, iters: dict[Any, int]) -> dict[int, tuple[tuple[int, int], ...]]:
+    """The dimensions indexed by ``v // c`` and ``v % c``: together they are as large as ``v``.
+
+    The second one stands for both, and the first one for none, so that a packed operand is
+    described like one that is not packed.
+    """
+    parts: dict[tuple[Any, int], dict[type, int]] = {}
+    for place, side in enumerate(region.region):
+        if isinstance(side.min, tirx.FloorDiv | tirx.FloorMod) and side.min.a in iters:
+            key = iters[side.min.a], _constant(side.min.b)
+            parts.setdefault(key, {})[type(side.min)] = place
+    found: dict[int, tuple[tuple[int, int], ...]] = {}
+    for (iterator, _), places in parts.items():
+        if len(places) == 2:
+            found |= {places[tirx.FloorDiv]: (), places[tirx.FloorMod]: ((iterator, 1),)}
+    return found
 
 
 def _index(expr: Any, iters: dict[Any, int]) -> tuple[tuple[int, int], ...]:

@@ -11,8 +11,10 @@ from tvm import relax
 from tvm.ir import GenericConst, IRModule
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from tlmd.alternatives.transforms import transform
-from tlmd.alternatives.winograd import Implementation, implementations
+from tlmd.alternatives.implementation import DIRECT, Implementation
+from tlmd.alternatives.packed import packed
+from tlmd.alternatives.transforms import FILTERINGS, transform
+from tlmd.alternatives.winograd import winograd
 from tlmd.space.target import float_lanes, tvm_target
 from tlmd.types import Task
 from tlmd.workloads import lowering, rewrites
@@ -21,21 +23,32 @@ from tlmd.workloads.identity import task_id
 _WORTH_TRYING = 1.5  # times the least work of a group
 
 
-def with_alternatives(tasks: Iterable[Task]) -> list[Task]:
+def with_alternatives(tasks: Iterable[Task], strict_numerics: bool = False) -> list[Task]:
     """The tasks and their alternatives: those of one group together, the least work first.
 
     What does much more work than another of its group is left out, but never the direct task.
+    `strict_numerics` leaves out what computes with other numbers than the direct program.
     """
-    return [member for task in tasks for member in _group(task)]
+    members = (member for task in tasks for member in _group(task))
+    return [t for t in members if not (strict_numerics and t.alternative in FILTERINGS)]
 
 
 def _group(task: Task) -> list[Task]:
     if task.target.device != "cpu" or not task.constants:
         return [task]
+    found = sorted(_implementations(task), key=lambda i: i.work)
+    worth = [i for i in found if i.name == DIRECT or i.work < _WORTH_TRYING * found[0].work]
+    return [task if i.name == DIRECT else _alternative(task, i) for i in worth]
+
+
+def _implementations(task: Task) -> list[Implementation]:
+    module = tvm.ir.load_json(task.module)
     lanes = float_lanes(tvm_target(task.target))
-    found = sorted(implementations(tvm.ir.load_json(task.module), lanes), key=lambda i: i.work)
-    worth = [i for i in found if not i.name or i.work < _WORTH_TRYING * found[0].work]
-    return [_alternative(task, i) if i.name else task for i in worth] or [task]
+    if found := winograd(module, lanes):
+        return found
+    direct = Implementation(DIRECT, module, task.flops, task.flops)
+    other = packed(module, task.constants, task.flops)
+    return [direct] if other is None else [direct, other]
 
 
 def _alternative(task: Task, implementation: Implementation) -> Task:

@@ -47,9 +47,8 @@ def merged_tasks(models: Sequence[LoweredModel]) -> list[Task]:
     for task in (task for model in models for task in model.tasks):
         known = merged.get(task.id)
         merged[task.id] = replace(known, weight=known.weight + task.weight) if known else task
-    if models and models[0].spec.strict_numerics:
-        return list(merged.values())
-    return with_alternatives(merged.values())
+    strict = any(model.spec.strict_numerics for model in models)
+    return with_alternatives(merged.values(), strict)
 
 
 def lower_source(

@@ -1,0 +1,25 @@
+"""One way to compute what a task computes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+DIRECT = ""
+PER_WEIGHT, PER_ELEMENT = 24, 12
+"""How long it takes to read a weight from memory, and to make and read an element of a transformed
+tile, in operations of a multiply-add loop; rough values, which only order what is tried first."""
+
+
+@dataclass(frozen=True)
+class Implementation:
+    """One way to compute what a task computes."""
+
+    name: str
+    """As in `transforms.transform`; `DIRECT`: as the model says."""
+
+    module: Any
+    flops: float
+
+    work: float
+    """Roughly how long it takes, in operations."""
