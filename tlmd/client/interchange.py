@@ -41,8 +41,8 @@ def import_records(path: Path, target: str, cores: int, state_dir: Path) -> dict
             counts = store.import_dataset(path)
             return {"tasks": counts.tasks, "records": counts.records, "skipped": 0}
         tasks, records, skipped = import_database(path, targets.resolve(target, cores))
-        known = {task.id for task in store.tasks()}
-        store.add_tasks(task for task in tasks if task.id not in known)
+        known = {task.key for task in store.tasks()}
+        store.add_tasks(task for task in tasks if task.key not in known)
         seen = {(r.candidate.id, r.fingerprint) for r in store.all_records()}
         store.add_records(r for r in records if (r.candidate.id, r.fingerprint) not in seen)
     return {"tasks": len(tasks), "records": len(records), "skipped": skipped}

@@ -16,6 +16,7 @@ from tlmd.measure.cores import plan_cores
 from tlmd.measure.measurer import Measurer
 from tlmd.records.store import RecordStore
 from tlmd.space.space import InvalidCandidate, TaskSpace
+from tlmd.space.target import resolve
 from tlmd.types import Decision, MeasureInput, Outcome, Record, Status, Task
 
 
@@ -91,17 +92,23 @@ def measure_record(state_dir: Path, prefix: str, config: Config) -> MeasuredReco
 def _find(state_dir: Path, prefix: str) -> tuple[Task, Record]:
     with RecordStore(state_dir / "records.sqlite", read_only=True) as store:
         records = store.find_records(prefix)
-        tasks = {task.id: task for task in store.tasks()}
+        tasks = {task.key: task for task in store.tasks()}
     ids = {record.candidate.id for record in records}
     if not ids:
         raise BadInput(f"no record begins with {prefix!r}; `tlmd records list` shows the ids")
     if len(ids) > 1:
         raise BadInput(f"{len(ids)} records begin with {prefix!r}; give more digits of the id")
     record = records[0]
-    task = tasks[record.candidate.task_id]
-    if record.fingerprint != task.target.fingerprint:
+    task = tasks.get((record.candidate.task_id, record.fingerprint))
+    if task is None or not _is_here(task):
         raise BadInput(f"record {prefix} is of another kind of machine; measure it there")
     return task, record
+
+
+def _is_here(task: Task) -> bool:
+    """Whether the task was measured on this kind of machine."""
+    target = task.target
+    return target.device != "cpu" or resolve(target.spec).fingerprint == target.fingerprint
 
 
 def _decisions(space: TaskSpace, record: Record) -> tuple[str, ...]:

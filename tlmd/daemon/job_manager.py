@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import secrets
 import threading
 import time
 from collections.abc import Callable
@@ -71,8 +72,15 @@ class JobManager:
             pipeline.add_job(job, tasks)
         self._waiting.clear()
 
+    def start(self, spec: JobSpec) -> str:
+        """Start a new job; return its id, which no other job has."""
+        while spec.id in self._specs:
+            spec = replace(spec, id=f"{spec.id}-{secrets.token_hex(2)}")
+        self.begin(spec)
+        return spec.id
+
     def begin(self, spec: JobSpec) -> None:
-        """Start a job: read its tasks from its file, or lower its model in a child process."""
+        """Begin or continue a job: read its tasks, or lower its model in a child process."""
         self._set(spec, JobState.PREPARING)
         self._add(job_views.to_job(spec), [])
         if spec.tasks and Path(spec.tasks).exists():

@@ -38,7 +38,7 @@ def make_spec(request: dict[str, Any]) -> JobSpec:
         raise BadInput(f"time_budget must be a number of seconds, not {budget!r}")
     name = Path(model.replace(":", "-") or corpus).stem[:40]
     return JobSpec(
-        f"{name}-{secrets.token_hex(2)}",
+        f"{name}-{secrets.token_hex(4)}",
         model,
         input_shapes=_shapes(request.get("input_shapes")),
         target=str(request.get("target") or "native"),

@@ -113,8 +113,7 @@ class Service:
         def begin() -> str:
             if self._stopping:
                 raise Failed("the daemon is stopping; start it again")
-            self._jobs.begin(spec)
-            return spec.id
+            return self._jobs.start(spec)
 
         return str(self.call(begin))
 

@@ -14,12 +14,19 @@ from typing import Any, Self
 
 from tlmd import wire
 from tlmd.errors import BadInput, Failed
+from tlmd.types import Task
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
-_SCHEMA = """
+_TASKS = """
+CREATE TABLE tasks (
+    row INTEGER PRIMARY KEY, id TEXT NOT NULL, fingerprint TEXT NOT NULL, payload BLOB NOT NULL,
+    UNIQUE (id, fingerprint)
+);
+"""
+_SCHEMA = f"""
 CREATE TABLE meta (key TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
-CREATE TABLE tasks (id TEXT PRIMARY KEY, payload BLOB NOT NULL);
+{_TASKS}
 CREATE TABLE records (
     row INTEGER PRIMARY KEY,
     candidate_id TEXT NOT NULL,
@@ -123,6 +130,19 @@ class Database:
             )
         if version < 1:
             raise BadInput(self._unusable("has no schema version"))
+        if version < 2 and not read_only:
+            self._add_fingerprints(db)
+
+    def _add_fingerprints(self, db: sqlite3.Connection) -> None:
+        """From schema 1 to 2: a task may be stored for several kinds of hardware."""
+        rows = db.execute("SELECT id, payload FROM tasks ORDER BY rowid").fetchall()
+        named = [(key, self._unpack(Task, data).target.fingerprint, data) for key, data in rows]
+        db.execute("BEGIN IMMEDIATE")
+        db.execute("DROP TABLE tasks")
+        db.execute(_TASKS)
+        db.executemany("INSERT INTO tasks (id, fingerprint, payload) VALUES (?, ?, ?)", named)
+        db.execute("UPDATE meta SET value = 2 WHERE key = 'schema'")
+        db.execute("COMMIT")
 
     def _unusable(self, reason: str) -> str:
         return f"{self._path} {reason}; move it away (tlmd makes a new one) or restore a copy"

@@ -57,18 +57,14 @@ class RecordStore(Database):
     # Tasks and records.
 
     def add_task(self, task: Task) -> None:
-        """Store a task. It replaces a task with the same id (its weight may have changed)."""
+        """Store a task. It replaces one with the same key (its weight may have changed)."""
         self.add_tasks([task])
 
     def add_tasks(self, tasks: Iterable[Task]) -> None:
         """Store several tasks in one transaction."""
-        rows = [(task.id, wire.pack(task)) for task in tasks]
-        self._write_many("INSERT OR REPLACE INTO tasks VALUES (?, ?)", rows)
-
-    def task(self, task_id: str) -> Task | None:
-        """The task with this id, or None."""
-        rows = self._read("SELECT payload FROM tasks WHERE id = ?", (task_id,))
-        return self._unpack(Task, rows[0][0]) if rows else None
+        rows = [(*task.key, wire.pack(task)) for task in tasks]
+        query = "INSERT OR REPLACE INTO tasks (id, fingerprint, payload) VALUES (?, ?, ?)"
+        self._write_many(query, rows)
 
     def tasks(self) -> list[Task]:
         """All tasks, in the order in which they were added."""
@@ -226,10 +222,10 @@ class RecordStore(Database):
         Raises `BadInput` for any other file; then nothing is added.
         """
         data = read_dataset(path)
-        known = {task.id for task in self.tasks()}
+        known = {task.key for task in self.tasks()}
         with self._transaction():
             # A task that is in the store already keeps its weight and name.
-            self.add_tasks(task for task in data.tasks if task.id not in known)
+            self.add_tasks(task for task in data.tasks if task.key not in known)
             self.add_records(data.records)
         failed = sum(not record.outcome.ok for record in data.records)
         return Counts(len(data.tasks), len(data.records), failed)
