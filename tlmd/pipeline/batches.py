@@ -90,15 +90,21 @@ class Retries:
 
     def __init__(self) -> None:
         self._attempts: dict[str, int] = {}
+        self._workers: dict[str, set[str]] = {}  # by candidate: slots that it was tried on
 
     def are_suspects(self, order: MeasureOrder) -> bool:
         """Whether a slot died with them: they only go to a slot that has no other order."""
         return bool(self._attempts) and any(c.candidate_id in self._attempts for c in order.inputs)
 
-    def again(self, batch: Batch, order: MeasureOrder) -> list[str]:
-        """Queue what was lost; the ids of candidates that have failed for good."""
+    def was_tried_on(self, worker: str, order: MeasureOrder) -> bool:
+        """Whether this slot has lost one of the candidates: another one may do better."""
+        return any(worker in self._workers.get(c.candidate_id, ()) for c in order.inputs)
+
+    def again(self, batch: Batch, order: MeasureOrder, worker: str) -> list[str]:
+        """Queue what `worker` has lost; the ids of candidates that have failed for good."""
         failed = []
         for candidate in order.inputs:
+            self._workers.setdefault(candidate.candidate_id, set()).add(worker)
             attempts = self._attempts.get(candidate.candidate_id, 0) + 1
             self._attempts[candidate.candidate_id] = attempts
             if attempts >= _MAX_ATTEMPTS:
@@ -112,6 +118,7 @@ class Retries:
         """These candidates have outcomes."""
         for candidate in order.inputs:
             self._attempts.pop(candidate.candidate_id, None)
+            self._workers.pop(candidate.candidate_id, None)
 
 
 def crashed(reason: str) -> Outcome:

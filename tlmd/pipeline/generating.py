@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -27,6 +27,7 @@ from tlmd.types import JobState
 _LEAD = 2.0  # a batch is planned when the slots have work for less than so many writing times
 _MIN_WRITE_S = 0.2
 _INCUMBENTS = 16  # records that a generator gets to refine
+_MAX_LOSSES = 3  # generators that die in a row while they write for a task; then it is exhausted
 _FEWER, _MORE = 0.7, 1.1  # factors by which the number of written candidates adapts
 
 
@@ -45,6 +46,7 @@ class Generating:
         self._learning = learning
         self._first = first
         self._unwritten: deque[WriteOrder] = deque()
+        self._losses: Counter[tuple[str, str]] = Counter()  # by task: generators that died in a row
         self._write_s = 0.0  # how long a batch takes to write
 
     def plan(self, jobs: Iterable[TuningJob], seconds_left: float | None) -> None:
@@ -133,8 +135,13 @@ class Generating:
             return  # a swap that failed is tried again before the next batch
         assert isinstance(order, WriteOrder)
         if isinstance(event, OrderLost):
-            self._unwritten.appendleft(replace(order, records=(), avoid=()))
-            return
+            self._losses[order.task.key] += 1
+            if self._losses[order.task.key] < _MAX_LOSSES:
+                self._unwritten.appendleft(replace(order, records=(), avoid=()))
+                return
+            error = f"writing its candidates ended {_MAX_LOSSES} generators"
+            self._state.emit("write_failed", task=order.task.name, error=error)
+        self._losses.pop(order.task.key, None)
         if isinstance(event, OrderFailed):
             self._state.emit("write_failed", task=order.task.name, error=event.error)
         written = event.answer if isinstance(event, OrderDone) else None

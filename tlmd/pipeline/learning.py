@@ -18,6 +18,8 @@ from tlmd.pipeline.orders import (
 from tlmd.pipeline.state import PipelineState
 from tlmd.types import Published, Record, Task
 
+_MAX_LOSSES = 3  # trainers that die in a row; then the next one waits for another batch
+
 
 @dataclass
 class TrainingRound:
@@ -47,6 +49,7 @@ class Learning:
         self._records: list[Record] = []  # committed, and not yet with the trainer
         self._known_tasks: set[tuple[str, str]] = set()  # by the trainer
         self._fresh = True  # the trainer knows nothing
+        self._losses = 0  # trainers that died in a row
 
     @property
     def is_idle(self) -> bool:
@@ -140,6 +143,7 @@ class Learning:
     ) -> None:
         if isinstance(event, OrderDone) and isinstance(event.answer, Trained):
             current.trained = True
+            self._losses = 0
             self.last = event.answer
             self._state.emit(
                 "trained",
@@ -149,9 +153,14 @@ class Learning:
                 loss=event.answer.loss if math.isfinite(event.answer.loss) else None,
             )
         elif isinstance(event, OrderLost):
-            self._round = None  # the next trainer learns everything anew, this batch included
-            self._fresh = True
+            self._fresh = True  # the next trainer learns everything anew
+            self._losses += 1
             self._state.emit("training_lost", version=current.version)
+            if self._losses >= _MAX_LOSSES:
+                self._losses = 0
+                self._end(current)  # the measuring goes on; more records may train
+            else:
+                self._round = None  # this batch is learnt from once more
         else:
             self._end(current)
             error = event.error if isinstance(event, OrderFailed) else ""

@@ -49,7 +49,7 @@ from tlmd.pipeline.orders import (
 )
 from tlmd.pipeline.state import Emit, PipelineOptions, PipelineState
 from tlmd.pipeline.task_state import TaskState
-from tlmd.types import JobState, Record, Task
+from tlmd.types import JobState, Record, TargetInfo, Task
 
 
 class Pipeline:
@@ -170,9 +170,11 @@ class Pipeline:
                 if job.corpus:
                     self.convergence.observe(job, task, len(records))
 
-    def _fail(self, error: str) -> None:
+    def _fail(self, error: str, target: TargetInfo) -> None:
+        """End the jobs that need a slot of this target."""
         for job in self.jobs.values():
-            if not job.state.is_finished:
+            kinds = {task.task.target.fingerprint for task in job.tasks}
+            if not job.state.is_finished and target.fingerprint in kinds:
                 self._end(job, JobState.FAILED, error)
 
     def _finish_batches(self) -> None:

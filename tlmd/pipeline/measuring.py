@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -25,11 +25,12 @@ from tlmd.pipeline.orders import (
 from tlmd.pipeline.state import PipelineState
 from tlmd.pipeline.task_state import TaskState
 from tlmd.selection import retimed
-from tlmd.types import Baseline, Outcome, Record
+from tlmd.types import Baseline, Outcome, Record, TargetInfo
 
 _log = logging.getLogger("tlmd.pipeline")
 
-_MAX_ERRORS = 3  # errors of slots in a row; then nothing can be measured here
+_MAX_ERRORS = 3  # errors of a slot in a row; then it is set aside
+_ASIDE_S = 60.0  # until it may try again
 _RATE_ANSWERS = 64  # answers that the rate is computed from
 
 SlotEvent = OrderDone | OrderLost | OrderFailed
@@ -38,8 +39,8 @@ SlotEvent = OrderDone | OrderLost | OrderFailed
 class Measuring:
     """Keeps every slot busy. A task's unscheduled program is measured before its candidates.
 
-    `on_records(batch, task, records)` is called with every answer, `on_errors(message)` when the
-    slots keep failing.
+    `on_records(batch, task, records)` is called with every answer, `on_errors(message, target)`
+    when all slots of a target keep failing.
     """
 
     def __init__(
@@ -47,7 +48,7 @@ class Measuring:
         state: PipelineState,
         learning: Learning,
         on_records: Callable[[Batch, TaskState, list[Record]], None],
-        on_errors: Callable[[str], None],
+        on_errors: Callable[[str, TargetInfo], None],
     ) -> None:
         self.step = -1  # the newest batch that a slot has begun
         self.lag = 0  # of the last candidates
@@ -60,7 +61,8 @@ class Measuring:
         self._baselines_wanted: set[tuple[str, str]] = set()
         self._comparisons: deque[TaskState] = deque()  # that no slot has yet
         self._retries = Retries()
-        self._errors = 0
+        self._errors: Counter[str] = Counter()  # by slot: in a row
+        self._set_aside_until: dict[str, float] = {}
         self._answers: deque[tuple[float, int]] = deque(maxlen=_RATE_ANSWERS)
 
     @property
@@ -95,12 +97,18 @@ class Measuring:
 
     def send_orders(self) -> None:
         """Give every slot as many orders as it may hold."""
-        for worker in self._state.workers_of(WorkerKind.MEASURER):
+        for worker in self._usable():
             while self._has_room(worker):
                 order = self._next(worker)
                 if order is None:
                     break
                 self._state.send(worker.name, order)
+
+    def _usable(self) -> list[Worker]:
+        """The slots but for those that were set aside a moment ago."""
+        now = self._state.pool.now()
+        slots = self._state.workers_of(WorkerKind.MEASURER)
+        return [w for w in slots if now >= self._set_aside_until.get(w.name, now)]
 
     def _has_room(self, worker: Worker) -> bool:
         orders = self._state.orders.get(worker.name, ())
@@ -144,8 +152,16 @@ class Measuring:
     def _suits(self, worker: Worker, order: MeasureOrder) -> bool:
         if self._state.task(order.task).baseline is None:
             return False
-        must_wait = self._retries.are_suspects(order) and self._state.orders.get(worker.name)
-        return worker.accepts(order.task.target) and not must_wait
+        if not worker.accepts(order.task.target):
+            return False
+        if not self._retries.are_suspects(order):
+            return True
+        others = [w for w in self._usable() if w is not worker and w.accepts(order.task.target)]
+        if self._retries.was_tried_on(worker.name, order) and not all(
+            self._retries.was_tried_on(w.name, order) for w in others
+        ):
+            return False
+        return not self._state.orders.get(worker.name)
 
     def _with_incumbent(self, order: MeasureOrder) -> MeasureOrder:
         best = self._state.task(order.task).best
@@ -166,7 +182,8 @@ class Measuring:
         if isinstance(event, OrderFailed):
             self._count_error(event)
         elif isinstance(event, OrderDone):
-            self._errors = 0
+            self._errors.pop(event.worker, None)
+            self._set_aside_until.pop(event.worker, None)
         if isinstance(event.order, BaselineOrder):
             self._on_baseline(event, event.order)
         elif isinstance(event.order, CompareOrder):
@@ -202,7 +219,7 @@ class Measuring:
             ids = [candidate.candidate_id for candidate in order.inputs]
             self._record(batch, task, list(zip(ids, event.answer, strict=True)))
             return
-        failed = self._retries.again(batch, order)
+        failed = self._retries.again(batch, order, event.worker)
         outcome = crashed("its slot was lost three times")
         self._record(batch, task, [(candidate_id, outcome) for candidate_id in failed])
 
@@ -239,10 +256,15 @@ class Measuring:
     def _count_error(self, event: OrderFailed) -> None:
         """The slot itself has failed, not a candidate."""
         self._state.emit("slot_failed", worker=event.worker, error=event.error)
-        self._errors += 1
-        if self._errors >= _MAX_ERRORS:
-            self._errors = 0
-            self._on_errors(event.error)
+        self._errors[event.worker] += 1
+        if self._errors[event.worker] < _MAX_ERRORS:
+            return
+        self._set_aside_until[event.worker] = self._state.pool.now() + _ASIDE_S
+        target = event.order.task.target
+        if not any(w.accepts(target) for w in self._usable()):
+            self._errors.clear()
+            self._set_aside_until.clear()
+            self._on_errors(event.error, target)
 
 
 def _summary(outcome: Outcome) -> str:

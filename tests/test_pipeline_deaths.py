@@ -1,0 +1,88 @@
+"""One bad task, one bad slot or a trainer that keeps dying does not stop the rest."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+from tests.pipeline_run import Run
+from tests.simulated import Pace, SimulatedWorkerPool, options
+from tlmd.pipeline.jobs import TuningJob
+from tlmd.pipeline.orders import MeasureOrder, Order, OrderFailed, TrainOrder, WriteOrder
+from tlmd.types import JobState, Status
+
+
+@dataclass
+class Deadly(SimulatedWorkerPool):
+    """An order that `is_deadly` kills the worker that gets it."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.sent: Counter[str] = Counter()
+
+    def is_deadly(self, order: Order) -> bool:
+        raise NotImplementedError
+
+    def send(self, worker: str, order: Order) -> None:
+        super().send(worker, order)
+        if self.is_deadly(order):
+            self.sent[worker] += 1
+            self.kill_at(self.time + 0.01, worker)
+
+
+class DeadlyTask(Deadly):
+    def is_deadly(self, order: Order) -> bool:
+        return isinstance(order, WriteOrder) and order.task.id == "bad"
+
+
+class DeadlyTraining(Deadly):
+    def is_deadly(self, order: Order) -> bool:
+        return isinstance(order, TrainOrder)
+
+
+def test_a_task_that_kills_generators_is_given_up() -> None:
+    pool = DeadlyTask({"a": 60, "bad": 60}, pace=Pace(restart=1.0))
+    run = Run(options(batch=8, per_task=4), pool)
+    job = run.add(TuningJob("j", trials=16), "bad", "a")
+    other = run.add(TuningJob("k", trials=8), "bad")
+    run.until_idle()
+    assert job.state is other.state is JobState.DONE
+    assert pool.sent["generator-0"] <= 6, "three for each job at most"
+    trials = {state.task.id: state.trials for state in job.tasks}
+    assert trials == {"bad": 0, "a": 16}
+    (told, *_) = run.events("write_failed")
+    assert "3 generators" in told["error"]
+
+
+def test_training_that_kills_the_trainer_does_not_stop_the_measuring() -> None:
+    pool = DeadlyTraining({"a": 60}, pace=Pace(restart=0.5))
+    run = Run(options(batch=4, per_task=4), pool)
+    job = run.add(TuningJob("j", trials=24), "a")
+    run.until_idle()
+    assert job.state is JobState.DONE and len(run.measured()) == 24
+    assert run.pipeline.learning.version == 0
+    batches = len(run.events("planned"))
+    assert 3 <= pool.sent["trainer-0"] <= 3 * batches
+
+
+@dataclass
+class OneBadSlot(SimulatedWorkerPool):
+    """The first slot raises an error for whatever it measures, at once."""
+
+    def _happen(self, what: Any) -> list[Any]:
+        events = super()._happen(what)
+        if what[0] == "done" and what[1] == "measurer-0" and isinstance(what[3], MeasureOrder):
+            return [OrderFailed("measurer-0", what[3], "no gcc")]
+        return events
+
+
+def test_one_bad_slot_of_four_is_set_aside() -> None:
+    run = Run(options(batch=8, per_task=4), OneBadSlot({"a": 90, "b": 90}, slots=4))
+    job = run.add(TuningJob("j", trials=40), "a", "b")
+    run.until_idle()
+    assert job.state is JobState.DONE
+    rows = [r for r in run.store.rows if r.outcome.status is not Status.INVALID]
+    assert len({r.candidate.id for r in rows}) == 80
+    assert all(r.outcome.status is Status.OK for r in rows), "no candidate pays for the slot"
+    assert len(run.events("slot_failed")) >= 3
