@@ -179,8 +179,8 @@ class Measuring:
 
     def on_event(self, event: SlotEvent) -> None:
         """A slot answered an order, failed, or died."""
-        if isinstance(event, OrderFailed):
-            self._count_error(event)
+        if isinstance(event, OrderFailed) and isinstance(event.order, SlotOrder):
+            self._count_error(event, event.order.task.target)
         elif isinstance(event, OrderDone):
             self._errors.pop(event.worker, None)
             self._set_aside_until.pop(event.worker, None)
@@ -253,14 +253,13 @@ class Measuring:
         self._answers.append((self._state.pool.now(), len(records)))
         self._on_records(batch, task, records)
 
-    def _count_error(self, event: OrderFailed) -> None:
+    def _count_error(self, event: OrderFailed, target: TargetInfo) -> None:
         """The slot itself has failed, not a candidate."""
         self._state.emit("slot_failed", worker=event.worker, error=event.error)
         self._errors[event.worker] += 1
         if self._errors[event.worker] < _MAX_ERRORS:
             return
         self._set_aside_until[event.worker] = self._state.pool.now() + _ASIDE_S
-        target = event.order.task.target
         if not any(w.accepts(target) for w in self._usable()):
             self._errors.clear()
             self._set_aside_until.clear()
