@@ -251,9 +251,15 @@ def test_every_call_needs_the_token_and_our_own_name(daemon: tlmd.Daemon) -> Non
     assert call(daemon, "POST", "/v1/stop") == 401
     for path in ("/v1/status", "/v1/jobs", "/metrics", "/", "/v1/trace", "/v1/checkpoints"):
         assert call(daemon, "GET", path, Authorization=bearer) == 200
-    assert call(daemon, "GET", f"/?token={daemon.token}") == 303
-    assert call(daemon, "POST", "/v1/jobs", "{", Authorization=bearer) == 400
-    assert call(daemon, "POST", "/v1/jobs", '{"modle": 1}', Authorization=bearer) == 400
+    link = urlsplit(daemon.page_link())
+    assert call(daemon, "GET", f"{link.path}?{link.query}") == 303
+    assert call(daemon, "GET", f"{link.path}?{link.query}") == 401, "a link works once"
+    assert call(daemon, "GET", f"/?token={daemon.token}") == 401
+    for body in ("{", '{"modle": 1}'):
+        kind = {"Content-Type": "application/json"}
+        assert call(daemon, "POST", "/v1/jobs", body, Authorization=bearer, **kind) == 400
+    plain = {"Content-Type": "text/plain"}
+    assert call(daemon, "POST", "/v1/jobs", "{}", Authorization=bearer, **plain) == 400
     mode = stat.S_IMODE((daemon.state_dir / "token").stat().st_mode)
     assert mode == 0o600 == stat.S_IMODE((daemon.state_dir / "ray_token").stat().st_mode)
 

@@ -229,3 +229,23 @@ def test_past_the_time_budget_a_job_waits_for_what_is_in_flight() -> None:
     count = len(run.measured())
     run.until_idle()
     assert job.past_deadline and 0 < len(run.measured()) == count < 400
+
+
+def test_a_time_budget_stands_still_while_paused_and_goes_on_after_a_restart() -> None:
+    run = Run(options(batch=8, per_task=4, chunk=2, train=False))
+    job = run.add(TuningJob("j", trials=400, budget_s=3.0))
+    while not job.measured_now:
+        run.pipeline.step(0.1)
+    run.pipeline.step(0.1)
+    run.pipeline.paused = True
+    run.pipeline.step(0.1)
+    spent = job.spent_s
+    for _ in range(50):
+        run.pipeline.step(1.0)
+    assert job.spent_s == spent < 1.0 and not job.past_deadline
+    run.pipeline.paused = False
+    run.until_idle()
+    assert job.past_deadline and 3.0 <= job.spent_s < 6.0
+    again = run.add(TuningJob("k", trials=800, budget_s=3.0, spent_s=3.0))
+    run.until_idle()
+    assert again.state is JobState.DONE and again.past_deadline and again.measured_now == 0

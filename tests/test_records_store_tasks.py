@@ -24,6 +24,14 @@ def test_a_task_on_two_kinds_of_hardware_is_two_tasks(store: RecordStore, tmp_pa
         assert sorted(known.key for known in copy.tasks()) == [("t", "here"), ("t", "there")]
 
 
+def test_a_switch_is_kept(tmp_path: Path) -> None:
+    for value in (True, False):
+        with RecordStore(tmp_path / "records.db") as store:
+            store.set_flag("paused", value)
+        with RecordStore(tmp_path / "records.db") as store:
+            assert store.flag("paused") is value and not store.flag("other")
+
+
 def test_a_store_of_schema_1_is_upgraded(tmp_path: Path) -> None:
     path = tmp_path / "old.db"
     with RecordStore(path) as store:

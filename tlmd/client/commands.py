@@ -98,7 +98,7 @@ def _start(options: Any) -> int:
     facts = {"pid": daemon.pid, "url": daemon.url, "state_dir": str(state_dir)}
     text = (
         f"tlmd {'runs already' if running else 'runs'} at {daemon.url} (pid {daemon.pid})\n"
-        f"page   {daemon.url}/?token={daemon.token}\n"
+        f"page   {daemon.page_link()}\n"
         f"state  {state_dir}\n"
         f"log    {lifecycle.log_of(state_dir)}"
     )

@@ -172,6 +172,10 @@ class Daemon:
         finally:
             connection.close()
 
+    def page_link(self) -> str:
+        """The address of the live page. It can be opened once, within ten minutes."""
+        return self.url + str(self.ask("POST", "/v1/links")["path"])
+
     def ask(self, method: str, path: str, document: Any = None) -> Any:
         """Make one call of the HTTP interface and return the JSON of the answer."""
         connection = self._connect()

@@ -1,9 +1,8 @@
-"""The daemon's HTTP interface on loopback. Every call needs the token of the state directory."""
+"""The daemon's HTTP interface on loopback. `access` says who may call it."""
 
 from __future__ import annotations
 
 import asyncio
-import hmac
 import itertools
 import json
 import logging
@@ -20,13 +19,12 @@ from fastapi.responses import StreamingResponse as Stream
 from starlette.concurrency import run_in_threadpool as threaded
 
 from tlmd.daemon import metrics
+from tlmd.daemon.access import Access, cookie_name
 from tlmd.daemon.service import Service
 from tlmd.errors import BadInput, TlmdError
 from tlmd.types import JobState
 
 _PAGE = Path(__file__).parent / "page.html"
-_COOKIE = "tlmd_token"
-_HOSTS = {"127.0.0.1", "localhost", "[::1]"}  # other names: a DNS rebinding attack
 _POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
     "connect-src 'self'; img-src data:"
@@ -36,15 +34,15 @@ _HEARTBEAT = 4
 
 
 def make_app(service: Service, token: str) -> FastAPI:
-    """Build the app with all routes. Every call without `token` gets status 401."""
+    """Build the app with all routes. A call that `Access` does not allow gets status 401."""
+    access = Access(token)
     app = FastAPI(title="tlmd", docs_url=None, redoc_url=None, openapi_url=None)
 
     @app.middleware("http")
     async def check(
         request: Request, call_next: Callable[[Request], Awaitable[Response]]
     ) -> Response:
-        host = request.headers.get("host", "").rpartition(":")[0]
-        if host not in _HOSTS or not _has_token(request, token):
+        if not access.allows(request):
             return JSONResponse({"error": "the token of the state directory is needed"}, 401)
         return await call_next(request)
 
@@ -59,17 +57,9 @@ def make_app(service: Service, token: str) -> FastAPI:
 
     _add_jobs(app, service)
     _add_control(app, service)
-    _add_views(app, service, token)
+    _add_views(app, service)
+    _add_page(app, access)
     return app
-
-
-def _has_token(request: Request, token: str) -> bool:
-    """Whether the token is in the header, in the page's cookie or, at first, in the page's URL."""
-    scheme, _, bearer = request.headers.get("authorization", "").partition(" ")
-    given = bearer if scheme.lower() == "bearer" else request.cookies.get(_COOKIE, "")
-    if not given and request.url.path == "/":
-        given = request.query_params.get("token", "")
-    return hmac.compare_digest(given.encode(), token.encode())
 
 
 def _add_jobs(app: FastAPI, service: Service) -> None:
@@ -79,6 +69,8 @@ def _add_jobs(app: FastAPI, service: Service) -> None:
 
     @app.post("/v1/jobs")
     async def submit(request: Request) -> Any:
+        if not request.headers.get("content-type", "").startswith("application/json"):
+            raise BadInput("a job must be sent as application/json")
         try:
             document = await request.json()
         except ValueError:
@@ -150,7 +142,7 @@ def _add_control(app: FastAPI, service: Service) -> None:
         return {"version": await threaded(service.use_checkpoint, action, version)}
 
 
-def _add_views(app: FastAPI, service: Service, token: str) -> None:
+def _add_views(app: FastAPI, service: Service) -> None:
     @app.get("/v1/status")
     async def status() -> Any:
         return service.snapshot
@@ -164,11 +156,22 @@ def _add_views(app: FastAPI, service: Service, token: str) -> None:
         text = metrics.render(service.snapshot, service.event_log.counts)
         return Response(text, media_type="text/plain; version=0.0.4")
 
+
+def _add_page(app: FastAPI, access: Access) -> None:
+    @app.post("/v1/links")
+    async def link() -> Any:
+        return {"path": f"/?link={access.make_link()}"}
+
     @app.get("/")
     async def page(request: Request) -> Any:
-        if "token" in request.query_params:  # keep the token out of history and referrers
+        if "link" in request.query_params:  # works once, so it may stay in the history
+            session = access.open_session(request.query_params["link"])
+            if session is None:
+                text = "this link was used or is too old; `tlmd start` prints a new one"
+                return Response(text, 401, media_type="text/plain")
             answer: Response = RedirectResponse("/", 303)
-            answer.set_cookie(_COOKIE, token, httponly=True, samesite="strict")
+            name = cookie_name(request)
+            answer.set_cookie(name, session, httponly=True, samesite="strict")
             return answer
         headers = {"Content-Security-Policy": _POLICY, "Referrer-Policy": "no-referrer"}
         return HTMLResponse(_PAGE.read_text(), headers=headers)

@@ -25,6 +25,7 @@ from tlmd.records.task_file import load_tasks, save_tasks
 from tlmd.types import JobState, Task
 
 _log = logging.getLogger("tlmd")
+_SAVED_EVERY_S = 5.0  # how much of a time budget was used
 
 
 class JobManager:
@@ -104,15 +105,16 @@ class JobManager:
             self._set(job_specs.ended(spec), JobState.CANCELLED)
 
     def keep(self) -> None:
-        """Store the new states of the jobs in the pipeline."""
+        """Store the new states of the jobs in the pipeline, and how much time they have used."""
         for job in self._pipeline.jobs.values() if self._pipeline else ():
             spec, state = self._specs[job.id]
             if state is JobState.PREPARING and job.state is JobState.RUNNING and not job.tasks:
                 continue  # its model is still being prepared
-            if job.state is not state and not state.is_finished:
-                self._set(
-                    job_specs.ended(spec, job.reason) if job.state.is_finished else spec, job.state
-                )
+            used_s = job.spent_s - spec.spent_s
+            if not state.is_finished and (job.state is not state or used_s >= _SAVED_EVERY_S):
+                spec = replace(spec, spent_s=job.spent_s)
+                ended = job.state.is_finished
+                self._set(job_specs.ended(spec, job.reason) if ended else spec, job.state)
 
     def summaries(self) -> list[dict[str, Any]]:
         """The summaries of all jobs, which `tlmd jobs` shows."""

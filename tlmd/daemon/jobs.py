@@ -22,7 +22,7 @@ _CURVE = 200  # points of a task's curve in a document, about
 
 def make_spec(request: dict[str, Any]) -> JobSpec:
     """Check a request that came over HTTP. Raises `BadInput` with the field that is wrong."""
-    known = set(JobSpec.__dataclass_fields__) - {"id", "created", "reason", "ended"}
+    known = set(JobSpec.__dataclass_fields__) - {"id", "created", "reason", "ended", "spent_s"}
     if unknown := set(request) - known:
         raise BadInput(
             f"unknown field {min(unknown)!r} of a job; known: {', '.join(sorted(known))}"
@@ -76,6 +76,7 @@ def to_job(spec: JobSpec) -> TuningJob:
         until_converged=spec.until_converged,
         budget_s=spec.time_budget,
         all_tasks_known=False,
+        spent_s=spec.spent_s,
     )
 
 

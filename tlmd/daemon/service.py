@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
-import queue
 import threading
 import time
 from collections.abc import Callable
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from tlmd.config import Config
 from tlmd.daemon import status
+from tlmd.daemon.calls import CallQueue
 from tlmd.daemon.event_log import EventLog
 from tlmd.daemon.job_manager import JobManager
 from tlmd.daemon.jobs import make_spec
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("tlmd")
 _STEP_S = 0.2
 _SNAPSHOT_S = 0.5
+_PAUSED = "paused"
 _DRAIN_S = 60.0  # longest wait for work in flight when the daemon stops
 _TRAINING_S = 8.0  # longest wait for a round of training when the daemon stops
 
@@ -73,7 +74,7 @@ class Service:
         others = OtherPrograms(settings.cores)
         self._background = BackgroundWork(others, config.measure.background_share)
         self._resume = resume
-        self._calls: queue.Queue[tuple[Callable[[], Any], Future[Any]]] = queue.Queue()
+        self._calls = CallQueue()
         self._pipeline: Pipeline | None = None
         self._cluster: Cluster | None = None
         self._jobs = JobManager(
@@ -93,13 +94,10 @@ class Service:
     def call(self, function: Callable[[], Any], timeout: float = 60.0) -> Any:
         """Run `function` between two steps of the pipeline; return its result or raise its error.
 
-        Raises `Failed` if the daemon has ended, and `TimeoutError` after `timeout` seconds.
+        Raises `Failed` if the daemon has ended, and `TimeoutError` where the pipeline's thread had
+        no time for it within `timeout` seconds; then it never runs.
         """
-        future: Future[Any] = Future()
-        self._calls.put((function, future))
-        if self.done.is_set():
-            raise Failed("the daemon has ended")
-        return future.result(timeout)
+        return self._calls.call(function, timeout, self.done.is_set)
 
     def _report(self, function: Callable[[], Any]) -> Any:
         """`call` for threads that may still run when the daemon is stopping: then do nothing."""
@@ -133,6 +131,7 @@ class Service:
             if self._pipeline is None:
                 raise Failed("the daemon is starting; try again in a moment")
             self._pipeline.paused = paused
+            self.store.set_flag(_PAUSED, paused)
             self.event_log.emit("paused" if paused else "resumed")
 
         self.call(switch)
@@ -191,6 +190,7 @@ class Service:
             config = self.config
             options = PipelineOptions(config.pipeline, config.train, config.generate)
             self._pipeline = Pipeline(cluster, self.store, options, self.event_log.emit)
+            self._pipeline.paused = self.store.flag(_PAUSED)
             self._jobs.attach(self._pipeline)
             self._loop(self._pipeline)
 
@@ -232,19 +232,12 @@ class Service:
 
     def _answer(self, seconds: float = 0.0) -> None:
         """Carry out the calls of other threads. Wait up to `seconds` for the first one."""
-        while True:
-            try:
-                function, future = self._calls.get(seconds > 0, seconds)
-            except queue.Empty:
-                return
-            try:
-                result = function()
-                self._snapshot_at = -math.inf  # the caller sees its change in the next status
-                self._update_snapshot()
-                future.set_result(result)
-            except Exception as error:
-                future.set_exception(error)
-            seconds = 0.0
+        self._calls.answer(seconds, self._renew_snapshot)
+
+    def _renew_snapshot(self) -> None:
+        """A caller sees its change in the next status."""
+        self._snapshot_at = -math.inf
+        self._update_snapshot()
 
     def _update_snapshot(self) -> None:
         """Update the document that `tlmd status` shows, at most twice a second."""

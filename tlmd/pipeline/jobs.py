@@ -59,10 +59,11 @@ class TuningJob:
     ended: float = 0.0
     measured_now: int = 0
     current: str = ""
-    since: float | None = None
-    """When the first candidate was measured."""
+    spent_s: float = 0.0
+    """Seconds of the time budget that are over, those of earlier daemons included."""
     past_deadline: bool = False
     """The time budget is over: only tasks without a program get candidates."""
+    _seen: float | None = None  # the time of the last `update` since something was measured
 
     @property
     def tasks(self) -> list[TaskState]:
@@ -100,15 +101,17 @@ class TuningJob:
             return False
         return self.corpus or self.past_deadline or not group.best.finalists
 
-    def update(self, now: float) -> bool:
+    def update(self, now: float, paused: bool = False) -> bool:
         """Whether the job has what it asked for, or is out of time with a program for every task.
 
-        A task whose candidates fail keeps its trials to find one that works.
+        A task whose candidates fail keeps its trials to find one that works. The time budget begins
+        with the first candidate, and does not run while the pipeline is paused.
         """
-        if self.since is None and self.measured_now:
-            self.since = now
-        if self.budget_s is not None and self.since is not None:
-            self.past_deadline = now >= self.since + self.budget_s
+        if self.measured_now:
+            if self._seen is not None and not paused:
+                self.spent_s += now - self._seen
+            self._seen = now
+        self.past_deadline = self.budget_s is not None and self.spent_s >= self.budget_s
         if self.past_deadline and all(g.best.best or self.is_finished_with(g) for g in self.groups):
             return True
         return all(map(self.is_finished_with, self.groups))

@@ -196,7 +196,7 @@ class Pipeline:
                 for group in job.groups:
                     if job.is_measured(group) and not job.is_finished_with(group):
                         self.measuring.want_comparison(group.best)
-            if job.update(now):
+            if job.update(now, self.paused):
                 self._remove_unwanted(job)
                 if not self._is_in_flight(job):
                     self._end(job, JobState.DONE)

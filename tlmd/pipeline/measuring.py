@@ -25,7 +25,7 @@ from tlmd.pipeline.orders import (
 from tlmd.pipeline.state import PipelineState
 from tlmd.pipeline.task_state import TaskState
 from tlmd.selection import retimed
-from tlmd.types import Baseline, Outcome, Record, TargetInfo
+from tlmd.types import Baseline, Outcome, Record, TargetInfo, Task
 
 _log = logging.getLogger("tlmd.pipeline")
 
@@ -58,7 +58,7 @@ class Measuring:
         self._on_records = on_records
         self._on_errors = on_errors
         self._baselines: dict[tuple[str, str], BaselineOrder] = {}  # that no slot has yet
-        self._baselines_wanted: set[tuple[str, str]] = set()
+        self._without_baseline: dict[tuple[str, str], list[TaskState]] = {}
         self._comparisons: deque[TaskState] = deque()  # that no slot has yet
         self._retries = Retries()
         self._errors: Counter[str] = Counter()  # by slot: in a row
@@ -84,11 +84,15 @@ class Measuring:
         self._answers.clear()
 
     def want_baseline(self, task: TaskState) -> None:
-        """Have the unscheduled program measured, once."""
-        key = task.task.key
-        if task.baseline is None and key not in self._baselines_wanted:
-            self._baselines_wanted.add(key)
+        """Have the unscheduled program measured, once for all alternatives."""
+        if task.baseline is not None:
+            return
+        key = _computed(task.task)
+        waiting = self._without_baseline.setdefault(key, [])
+        if not waiting:
             self._baselines[key] = BaselineOrder(task.task)
+        if task not in waiting:
+            waiting.append(task)
 
     def want_comparison(self, task: TaskState) -> None:
         """Have the finalists of a task compared."""
@@ -144,9 +148,9 @@ class Measuring:
     def _baseline_for(self, batch: Batch, worker: Worker) -> BaselineOrder | None:
         """A baseline that candidates of the batch need."""
         for allocation in batch.allocations:
-            baseline = self._baselines.get(allocation.task.task.key)
+            baseline = self._baselines.get(_computed(allocation.task.task))
             if baseline is not None and worker.accepts(baseline.task.target):
-                return self._baselines.pop(baseline.task.key)
+                return self._baselines.pop(_computed(baseline.task))
         return None
 
     def _suits(self, worker: Worker, order: MeasureOrder) -> bool:
@@ -193,12 +197,12 @@ class Measuring:
 
     def _on_baseline(self, event: SlotEvent, order: BaselineOrder) -> None:
         if not isinstance(event, OrderDone) or not isinstance(event.answer, Baseline):
-            self._baselines[order.task.key] = order
+            self._baselines[_computed(order.task)] = order
             return
-        self._state.task(order.task).baseline = event.answer
-        self._baselines_wanted.discard(order.task.key)
-        if math.isfinite(event.answer.seconds):  # a failure is not kept: the next run tries again
-            self._state.store.put_baseline(event.answer)
+        for task in self._without_baseline.pop(_computed(order.task), []):
+            task.baseline = replace(event.answer, task_id=task.task.id)
+            if math.isfinite(event.answer.seconds):  # a failure is not kept: it is tried again
+                self._state.store.put_baseline(task.baseline)
 
     def _on_comparison(self, event: SlotEvent, order: CompareOrder) -> None:
         task = self._state.task(order.task)
@@ -264,6 +268,11 @@ class Measuring:
             self._errors.clear()
             self._set_aside_until.clear()
             self._on_errors(event.error, target)
+
+
+def _computed(task: Task) -> tuple[str, str]:
+    """Equal for the alternatives of one computation on one kind of hardware."""
+    return task.computation, task.target.fingerprint
 
 
 def _summary(outcome: Outcome) -> str:

@@ -58,6 +58,9 @@ class JobSpec:
     strict_numerics: bool = False
     """`ModelSpec.strict_numerics`."""
 
+    spent_s: float = 0.0
+    """Seconds of `time_budget` that are over."""
+
     @property
     def model_spec(self) -> ModelSpec:
         """The model with everything that loading it depends on."""

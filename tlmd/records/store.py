@@ -168,6 +168,16 @@ class RecordStore(Database):
         rows = self._read("SELECT payload FROM batches WHERE number = ?", (number,))
         return bytes(rows[0][0]) if rows else None
 
+    def set_flag(self, name: str, value: bool) -> None:
+        """Store a switch of the daemon, such as ``paused``."""
+        query = "INSERT OR REPLACE INTO meta VALUES (?, ?)"
+        self._write_many(query, [(f"flag:{name}", int(value))])
+
+    def flag(self, name: str) -> bool:
+        """A switch; False where it was never set."""
+        rows = self._read("SELECT value FROM meta WHERE key = ?", (f"flag:{name}",))
+        return bool(rows and rows[0][0])
+
     def last_batch(self) -> tuple[int, bytes] | None:
         """Number and plan of the newest batch, or None."""
         rows = self._read("SELECT number, payload FROM batches ORDER BY number DESC LIMIT 1")
