@@ -18,6 +18,8 @@ import numpy as np
 import xgboost
 from numpy.typing import NDArray
 
+from tlmd.model import decision_features
+
 Floats = NDArray[np.float32]
 _PARAMETERS = {
     "objective": "reg:squarederror",
@@ -133,13 +135,19 @@ class CostModel:
 
     @staticmethod
     def from_bytes(data: bytes) -> CostModel:
-        """The inverse of `to_bytes`. A checkpoint of tlmd 0.1 has the trees on programs alone."""
+        """The inverse of `to_bytes`. A checkpoint of tlmd 0.1 has the trees on programs alone.
+
+        Trees on other decision features than today's are left out.
+        """
         if not data:
             return CostModel()
         if data[:1] == _UBJSON:
             return CostModel(_booster(data))
         trees = msgpack.unpackb(data)
-        return CostModel(_booster(trees["program"]), _booster(trees["decisions"]))
+        decisions = _booster(trees["decisions"])
+        if decisions is not None and decisions.num_features() != decision_features.WIDTH:
+            decisions = None
+        return CostModel(_booster(trees["program"]), decisions)
 
 
 def _booster(data: bytes) -> Any | None:

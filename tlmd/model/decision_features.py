@@ -25,6 +25,7 @@ Decided = Sequence[tuple[Decision, ...]]
 _DEPTHS = 6  # levels of the nest that are described, from the innermost outwards
 _OPERANDS = 3  # of the main block: the result and the first two reads
 _LOCATIONS = 4
+_SPLITS = 4
 _OPERATIONS = ("mul", "add", "max", "exp", "if_then_else", "div", "sqrt", "rsqrt")
 _UNTILED = ("S", "R")
 _ALIGNED = 16  # floats of the widest vector
@@ -175,8 +176,12 @@ def _of_sketch(sketch: Sketch, block: Block) -> list[Numbers]:
 
 
 def _of_plain_decisions(sketch: Sketch, decided: Decided) -> list[Numbers]:
-    """Unrolling, the parallel extent, compute locations, and the inner factor of an rfactor."""
-    found: dict[str, list[Numbers]] = {"category": [], "parallel": [], "location": [], "split": []}
+    """Unrolling, the parallel extent, compute locations, and the tiles of sketches of other kinds.
+
+    Those are an rfactor, and Winograd's stages.
+    """
+    counts = {"category": 1, "parallel": 1, "location": _LOCATIONS, "split": _SPLITS, "outer": 2}
+    found: dict[str, list[Numbers]] = {name: [] for name in counts}
     for index, one in enumerate(sketch.open_decisions):
         first = np.array([d[index][0] for d in decided], np.float64)
         if one.kind is DecisionKind.CATEGORY:
@@ -185,7 +190,8 @@ def _of_plain_decisions(sketch: Sketch, decided: Decided) -> list[Numbers]:
             found[one.kind.value].append(first)
         elif "tiling" not in sketch.steps:
             found["split"].append(np.log2([d[index][-1] for d in decided]))
-    counts = {"category": 1, "parallel": 1, "location": _LOCATIONS, "split": 2}
+            found["outer"].append(np.log2([d[index][0] for d in decided]))
+            found["outer"].append(np.array([float(one.arity)]))
     return [
         column
         for name, count in counts.items()
@@ -247,7 +253,12 @@ def _parallel(block: Block, factors: Factors, sketch: Sketch, decided: Decided) 
 _NONE = np.array([np.nan])
 
 
-_OF_TASK, _OF_SKETCH, _PLAIN, _FACTORS = 11 + len(_OPERATIONS) + _OPERANDS, 7, 4 + _LOCATIONS, 13
+_OF_TASK, _OF_SKETCH, _PLAIN, _FACTORS = (
+    11 + len(_OPERATIONS) + _OPERANDS,
+    7,
+    4 + _LOCATIONS + _SPLITS,
+    13,
+)
 FIRST_DEPTH = _OF_TASK + _OF_SKETCH + _PLAIN
 """The column where the features of the innermost depth begin."""
 WIDTH = FIRST_DEPTH + _DEPTHS * _PER_DEPTH + _FACTORS + 1
