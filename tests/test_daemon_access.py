@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from starlette.requests import Request
 
-from tlmd.daemon.access import Access, cookie_name
+from tlmd.daemon.access import AccessControl, cookie_name
 
 HOST = "127.0.0.1:8123"
 
@@ -26,7 +26,7 @@ def request(
     )
 
 
-def opened(access: Access) -> str:
+def opened(access: AccessControl) -> str:
     """The cookie header of a browser that opened a link."""
     session = access.open_session(access.make_link())
     assert session is not None
@@ -34,7 +34,7 @@ def opened(access: Access) -> str:
 
 
 def test_the_token_may_do_everything() -> None:
-    access = Access("secret")
+    access = AccessControl("secret")
     for method in ("GET", "POST"):
         assert access.allows(request(method, authorization="Bearer secret"))
         assert not access.allows(request(method, authorization="Bearer wrong"))
@@ -43,7 +43,7 @@ def test_the_token_may_do_everything() -> None:
 
 
 def test_a_session_may_only_read() -> None:
-    access = Access("secret")
+    access = AccessControl("secret")
     cookie = opened(access)
     assert "secret" not in cookie
     assert access.allows(request(cookie=cookie))
@@ -52,7 +52,7 @@ def test_a_session_may_only_read() -> None:
 
 
 def test_a_page_of_another_port_or_name_is_refused() -> None:
-    access = Access("secret")
+    access = AccessControl("secret")
     cookie = opened(access)
     bearer = "Bearer secret"
     for origin in ("http://127.0.0.1:9999", "https://evil.example", "null"):
@@ -64,7 +64,7 @@ def test_a_page_of_another_port_or_name_is_refused() -> None:
 
 def test_a_link_opens_one_session_within_ten_minutes() -> None:
     now = [0.0]
-    access = Access("secret", lambda: now[0])
+    access = AccessControl("secret", lambda: now[0])
     link = access.make_link()
     assert access.open_session(link) is not None and access.open_session(link) is None
     old = access.make_link()
@@ -73,7 +73,7 @@ def test_a_link_opens_one_session_within_ten_minutes() -> None:
 
 
 def test_the_oldest_sessions_are_forgotten() -> None:
-    access = Access("secret")
+    access = AccessControl("secret")
     first = opened(access)
     for _ in range(100):
         last = opened(access)

@@ -22,7 +22,7 @@ _KEPT = 100  # sessions and links
 _READING = {"GET", "HEAD"}
 
 
-class Access:
+class AccessControl:
     """Decides about requests. Thread-safe. `clock` gives seconds."""
 
     def __init__(self, token: str, clock: Callable[[], float] = time.monotonic) -> None:

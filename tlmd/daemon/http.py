@@ -19,7 +19,7 @@ from fastapi.responses import StreamingResponse as Stream
 from starlette.concurrency import run_in_threadpool as threaded
 
 from tlmd.daemon import metrics
-from tlmd.daemon.access import Access, cookie_name
+from tlmd.daemon.access import AccessControl, cookie_name
 from tlmd.daemon.service import Service
 from tlmd.errors import BadInput, TlmdError
 from tlmd.types import JobState
@@ -34,8 +34,8 @@ _HEARTBEAT = 4
 
 
 def make_app(service: Service, token: str) -> FastAPI:
-    """Build the app with all routes. A call that `Access` does not allow gets status 401."""
-    access = Access(token)
+    """Build the app with all routes. A call that `AccessControl` does not allow gets status 401."""
+    access = AccessControl(token)
     app = FastAPI(title="tlmd", docs_url=None, redoc_url=None, openapi_url=None)
 
     @app.middleware("http")
@@ -157,7 +157,7 @@ def _add_views(app: FastAPI, service: Service) -> None:
         return Response(text, media_type="text/plain; version=0.0.4")
 
 
-def _add_page(app: FastAPI, access: Access) -> None:
+def _add_page(app: FastAPI, access: AccessControl) -> None:
     @app.post("/v1/links")
     async def link() -> Any:
         return {"path": f"/?link={access.make_link()}"}
