@@ -12,7 +12,6 @@ import random
 import statistics
 import sys
 import tempfile
-import time
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -20,9 +19,11 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks import interleaved
+
 TLMD = "tlmd"
 _ROUNDS, _TURN_S = 15, 0.25
-_DISCARDED = 2  # runs of each turn: threads of the turn before may still spin
+_DISCARDED = 2  # runs of each turn
 _DRAWS = 2000  # of the bootstrap
 
 Run = Callable[[], list[Any]]
@@ -127,21 +128,8 @@ def _interleave(runs: dict[str, Run]) -> dict[str, list[float]]:
     for run in runs.values():
         for _ in range(3):
             run()
-    times: dict[str, list[float]] = {name: [] for name in runs}
-    for _ in range(_ROUNDS):
-        for name, run in runs.items():
-            times[name].append(_turn(run))
-    return times
-
-
-def _turn(run: Run) -> float:
-    end = time.perf_counter() + _TURN_S
-    seconds: list[float] = []
-    while time.perf_counter() < end or len(seconds) < _DISCARDED + 1:
-        begin = time.perf_counter()
-        run()
-        seconds.append(time.perf_counter() - begin)
-    return statistics.median(seconds[_DISCARDED:])
+    found = interleaved.rounds(runs, _ROUNDS, _TURN_S, _DISCARDED)
+    return {name: [statistics.median(turn) for turn in turns] for name, turns in found.items()}
 
 
 def _medians(times: dict[str, list[float]]) -> dict[str, float]:

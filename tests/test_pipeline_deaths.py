@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,12 +18,11 @@ from tlmd.types import JobState, Status
 class Deadly(SimulatedWorkerPool):
     """An order that `is_deadly` kills the worker that gets it."""
 
+    is_deadly: Callable[[Order], bool] = lambda order: False
+
     def __post_init__(self) -> None:
         super().__post_init__()
         self.sent: Counter[str] = Counter()
-
-    def is_deadly(self, order: Order) -> bool:
-        raise NotImplementedError
 
     def send(self, worker: str, order: Order) -> None:
         super().send(worker, order)
@@ -31,18 +31,16 @@ class Deadly(SimulatedWorkerPool):
             self.kill_at(self.time + 0.01, worker)
 
 
-class DeadlyTask(Deadly):
-    def is_deadly(self, order: Order) -> bool:
-        return isinstance(order, WriteOrder) and order.task.id == "bad"
+def writes_bad(order: Order) -> bool:
+    return isinstance(order, WriteOrder) and order.task.id == "bad"
 
 
-class DeadlyTraining(Deadly):
-    def is_deadly(self, order: Order) -> bool:
-        return isinstance(order, TrainOrder)
+def trains(order: Order) -> bool:
+    return isinstance(order, TrainOrder)
 
 
 def test_a_task_that_kills_generators_is_given_up() -> None:
-    pool = DeadlyTask({"a": 60, "bad": 60}, pace=Pace(restart=1.0))
+    pool = Deadly({"a": 60, "bad": 60}, pace=Pace(restart=1.0), is_deadly=writes_bad)
     run = Run(options(batch=8, per_task=4), pool)
     job = run.add(TuningJob("j", trials=16), "bad", "a")
     other = run.add(TuningJob("k", trials=8), "bad")
@@ -56,7 +54,7 @@ def test_a_task_that_kills_generators_is_given_up() -> None:
 
 
 def test_training_that_kills_the_trainer_does_not_stop_the_measuring() -> None:
-    pool = DeadlyTraining({"a": 60}, pace=Pace(restart=0.5))
+    pool = Deadly({"a": 60}, pace=Pace(restart=0.5), is_deadly=trains)
     run = Run(options(batch=4, per_task=4), pool)
     job = run.add(TuningJob("j", trials=24), "a")
     run.until_idle()

@@ -1,6 +1,7 @@
 """Alternatives: other implementations of a task's computation, which may be faster.
 
-In: a task whose program computes directly what the model says. Out: tasks of the same group with
-other programs (`group.alternatives_of`), how their weights are made from the direct program's
-(`transforms`), and their sketches (`winograd_sketches`). The model needs the fastest of a group.
+In: the program of a task, which computes directly what the model says. Out: other programs
+(`winograd`, `packed`), how their weights are made from the direct program's (`transforms`), and
+sketches where TVM's rules make none (`winograd_sketches`). `tlmd.workloads.alternatives` makes
+tasks of them.
 """

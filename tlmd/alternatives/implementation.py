@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+SPATIAL, REDUCTION = 0, 2  # kinds of iterators: IterVar.DataPar, IterVar.CommReduce
 DIRECT = ""
 PER_WEIGHT, PER_ELEMENT = 24, 12
 """How long it takes to read a weight from memory, and to make and read an element of a transformed

@@ -12,10 +12,9 @@ from typing import Any
 
 from tvm.s_tir import Schedule
 
-from tlmd.alternatives.implementation import Implementation
+from tlmd.alternatives.implementation import REDUCTION, SPATIAL, Implementation
 from tlmd.alternatives.transforms import PACKED, PANEL
 
-_REDUCTION, _SPATIAL = 2, 0  # IterVar.CommReduce, IterVar.DataPar
 _CHEAPER = 0.97  # the work of the packed program over that of the direct one; it is tried first
 _RANK = 2  # weights of a GEMM
 
@@ -30,7 +29,7 @@ def packed(module: Any, constants: Sequence[int], flops: float) -> Implementatio
     for block in schedule.get_child_blocks(schedule.get_sblock("root")):
         found = schedule.get(block)
         kinds = {it.var: int(it.iter_type) for it in found.iter_vars}
-        if _REDUCTION not in kinds.values():
+        if REDUCTION not in kinds.values():
             continue
         for index, region in enumerate(found.reads):
             is_weight = any(region.source.same_as(function.params[i]) for i in constants)
@@ -49,4 +48,4 @@ def _is_matrix(region: Any, kinds: dict[Any, int]) -> bool:
         return False
     k, n = (kinds.get(index) for index in indices)
     columns = int(region.source.ty.shape[-1])
-    return k == _REDUCTION and n == _SPATIAL and columns % PANEL == 0 and columns > PANEL
+    return k == REDUCTION and n == SPATIAL and columns % PANEL == 0 and columns > PANEL

@@ -1,7 +1,7 @@
 """Winograd's minimal filtering as a program: a 3 x 3 convolution of stride 1 -> the same, faster.
 
 The convolution's block in a fused program is replaced; what is fused to it stays. The blocks are
-named, so that the sketches find them: rows of the transformed tiles (`_ROWS`), tiles (`TILES`),
+named, so that the sketches find them: rows of the transformed tiles (`ROWS`), tiles (`TILES`),
 products summed over the channels (`PRODUCTS`), rows of the output tiles (`SUMS`), outputs.
 """
 
@@ -15,14 +15,19 @@ import tvm
 import tvm_ffi
 from tvm import te, tirx
 
-from tlmd.alternatives.implementation import DIRECT, PER_ELEMENT, PER_WEIGHT, Implementation
+from tlmd.alternatives.implementation import (
+    DIRECT,
+    PER_ELEMENT,
+    PER_WEIGHT,
+    REDUCTION,
+    Implementation,
+)
 from tlmd.alternatives.transforms import FILTERINGS, Filtering, Matrix
 
 PAD, ROWS, TILES, PRODUCTS, SUMS, OUTPUTS, PLACED = (
     f"winograd_{stage}"
     for stage in ("pad", "rows", "tiles", "products", "sums", "outputs", "placed")
 )
-_REDUCTION = 2  # IterVar.CommReduce
 _DTYPE = "float32"
 
 
@@ -101,7 +106,7 @@ def _convolution(function: Any) -> _Convolution | None:
     blocks: list[Any] = [_block(nest) for nest in nests]
     if not blocks or None in blocks:
         return None
-    sums = [i for i, b in enumerate(blocks) if _REDUCTION in _kinds(b)]
+    sums = [i for i, b in enumerate(blocks) if REDUCTION in _kinds(b)]
     if len(sums) != 1 or sums[0] > 1:  # nothing but a padding comes before it
         return None
     position = sums[0]

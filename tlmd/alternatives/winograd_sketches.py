@@ -27,7 +27,7 @@ def sketches(module: Any, lanes: int, parallel: int) -> list[Any]:
     `lanes`: elements of a vector; `parallel`: the default extent of parallel loops.
     """
     found = []
-    for build in (_by_rows, _by_stages) if _is_winograd(module) else ():
+    for build in (_by_rows, _by_stages) if stages.PRODUCTS in _names(Schedule(module)) else ():
         schedule = Schedule(module, seed=1)
         build(_Program(schedule, lanes))
         schedule.annotate(schedule.get_sblock("root"), _PARALLEL, parallel)
@@ -35,10 +35,10 @@ def sketches(module: Any, lanes: int, parallel: int) -> list[Any]:
     return found
 
 
-def _is_winograd(module: Any) -> bool:
-    schedule = Schedule(module)
+def _names(schedule: Any) -> list[str]:
+    """The names of the blocks, in their order."""
     children = schedule.get_child_blocks(schedule.get_sblock("root"))
-    return any(schedule.get(block).name_hint == stages.PRODUCTS for block in children)
+    return [str(schedule.get(block).name_hint) for block in children]
 
 
 @dataclass
@@ -49,8 +49,7 @@ class _Program:
     lanes: int
 
     def __post_init__(self) -> None:
-        children = self.schedule.get_child_blocks(self.schedule.get_sblock("root"))
-        self.names = [str(self.schedule.get(block).name_hint) for block in children]
+        self.names = _names(self.schedule)
 
     def block(self, name: str) -> Any:
         return self.schedule.get_sblock(name)

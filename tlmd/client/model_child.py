@@ -18,6 +18,7 @@ from tlmd import wire
 from tlmd.guarded_child import Channel, serve
 from tlmd.model_spec import ModelSpec
 from tlmd.records.task_file import save_tasks
+from tlmd.types import Task
 
 
 @dataclass(frozen=True)
@@ -86,18 +87,17 @@ def handle(channel: Channel) -> None:
     _leave_run_cores(request.build)
     message = channel.receive()
     if message is not None:
-        _deliver(channel, accepted.models, wire.unpack(DeliverRequest, message[1]), request.run)
+        _deliver(channel, accepted.models, tasks, wire.unpack(DeliverRequest, message[1]))
 
 
-def _deliver(channel: Channel, models: Any, request: DeliverRequest, run: tuple[int, ...]) -> None:
+def _deliver(channel: Channel, models: Any, tasks: list[Task], request: DeliverRequest) -> None:
     from tlmd.client import export
     from tlmd.records.store import RecordStore
-    from tlmd.workloads.preparation import merged_tasks
 
     state_dir = Path(request.state_dir)
     started_at = time.monotonic() - request.elapsed_s
     with RecordStore(state_dir / "records.sqlite", read_only=True) as store:
-        states = export.read_states(store, merged_tasks(models))
+        states = export.read_states(store, tasks)
 
     def before_timing() -> None:
         channel.send("compiled")  # the parent answers when nothing else runs any more

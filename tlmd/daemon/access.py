@@ -17,7 +17,7 @@ from collections.abc import Callable
 from starlette.requests import Request
 
 _HOSTS = {"127.0.0.1", "localhost", "[::1]"}  # other names: a DNS rebinding attack
-_LINK_S = 600.0  # until a link that nobody opened ends
+_LINK_S = 600.0  # how long a link works
 _KEPT = 100  # sessions and links
 _READING = {"GET", "HEAD"}
 

@@ -52,7 +52,6 @@ class TuningJob:
     budget_s: float | None = None
     """Seconds for measuring. Every task gets a program even if it takes longer."""
     all_tasks_known: bool = True
-    groups: list[TaskGroup] = field(default_factory=list)
     state: JobState = JobState.RUNNING
     reason: str = ""
     begun: float = 0.0
@@ -64,6 +63,12 @@ class TuningJob:
     past_deadline: bool = False
     """The time budget is over: only tasks without a program get candidates."""
     _seen: float | None = None  # the time of the last `update` since something was measured
+    _by_computation: dict[str, TaskGroup] = field(default_factory=dict)
+
+    @property
+    def groups(self) -> list[TaskGroup]:
+        """In the order in which their first tasks were added."""
+        return list(self._by_computation.values())
 
     @property
     def tasks(self) -> list[TaskState]:
@@ -73,10 +78,7 @@ class TuningJob:
     def add(self, task: TaskState, weight: int) -> bool:
         """Add a task to its group; False where the job has it already."""
         computation = task.task.computation
-        group = next((g for g in self.groups if g.computation == computation), None)
-        if group is None:
-            group = TaskGroup(computation, weight)
-            self.groups.append(group)
+        group = self._by_computation.setdefault(computation, TaskGroup(computation, weight))
         group.weight = weight
         new = task.task.key not in group.keys
         if new:

@@ -71,6 +71,8 @@ def substitute(lowered: IRModule, chosen: Mapping[str, Task]) -> IRModule:
 
     The weights are transformed here, so the model does not do it when it runs.
     """
+    if not chosen:
+        return lowered
     functions: dict[Any, Task] = {}
     for var, function in lowered.functions.items():
         if lowering.is_tunable(function):
