@@ -1,51 +1,142 @@
-"""Packed weights: the columns that a kernel uses together lie together in memory.
+"""Packed weights: GEMMs and convolutions as one GEMM whose weights lie as the kernel reads them.
 
 A row of a large matrix of weights begins on a page of its own, so a tile of it touches many pages
 and cache sets. As in GotoBLAS (Goto and van de Geijn, TOMS'08, section 4), panels of some columns
 are stored one after the other. The weights are constants, so they are packed at compile time.
+
+All outer dimensions of the output are one dimension of rows. Their number is rounded up to one that
+the rows of a kernel divide; the rows too many repeat the last one and are not written.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
-from tvm.s_tir import Schedule
+from tvm import te, tirx
+from tvm_ffi import structural_map, structural_walk
 
-from tlmd.alternatives.implementation import REDUCTION, SPATIAL, Implementation
-from tlmd.alternatives.transforms import PACKED, PANEL
+from tlmd.alternatives import contraction
+from tlmd.alternatives.contraction import DTYPE, Contraction, long, shape_of
+from tlmd.alternatives.implementation import REDUCTION, Implementation
+from tlmd.alternatives.transforms import PACKED
 
+PRODUCTS, PLACED = "packed_products", "packed_placed"
 _CHEAPER = 0.97  # the work of the packed program over that of the direct one; it is tried first
-_RANK = 2  # weights of a GEMM
+_KERNEL_ROWS = (6, 8, 5)  # good kernels have so many rows
+_MOST_PADDED = 1.02  # rows in all over rows that are needed, for a choice of kernels
+_PANEL_VECTORS = (4, 3, 2, 1)  # a panel has so many vectors; the first is preferred
 
 
-def packed(module: Any, constants: Sequence[int], flops: float) -> Implementation | None:
-    """The program with packed weights; None where no matrix of weights can be packed.
+def packed(direct: Implementation, constants: Sequence[int], lanes: int) -> Implementation | None:
+    """The program with packed weights; None where they cannot be packed.
 
-    The weights ``[K, N]`` become ``[N / PANEL, K, PANEL]``.
+    The weights ``[..., N]`` become ``[panels, K, columns]`` with K the product of the other
+    dimensions and columns a multiple of `lanes`, the elements of a vector of the target.
+    `constants`: positions of the parameters that are weights.
     """
-    function = module["main"]
-    schedule = Schedule(module)
-    for block in schedule.get_child_blocks(schedule.get_sblock("root")):
-        found = schedule.get(block)
-        kinds = {it.var: int(it.iter_type) for it in found.iter_vars}
-        if REDUCTION not in kinds.values():
-            continue
-        for index, region in enumerate(found.reads):
-            is_weight = any(region.source.same_as(function.params[i]) for i in constants)
-            if is_weight and _is_matrix(region, kinds):
-                schedule.transform_layout(
-                    block, ("read", index), lambda k, n: (n // PANEL, k, n % PANEL)
-                )
-                return Implementation(PACKED, schedule.mod, flops, _CHEAPER * flops)
-    return None
+    function = direct.module["main"]
+    found = contraction.find(function)
+    weights = [function.params[index] for index in constants]
+    if found is None or not any(found.weights.source.same_as(p) for p in weights):
+        return None
+    if not _is_gemm(found) or shape_of(found.output)[-1] % lanes:
+        return None
+    made = contraction.replaced(direct.module, found, _stages(found, lanes))
+    return Implementation(PACKED, made, direct.flops, _CHEAPER * direct.work)
 
 
-def _is_matrix(region: Any, kinds: dict[Any, int]) -> bool:
-    """Whether a read is ``w[k, n]`` of a matrix with several whole panels of columns."""
-    indices = [side.min for side in region.region]
-    if len(indices) != _RANK or str(region.source.ty.dtype) != "float32":
-        return False
-    k, n = (kinds.get(index) for index in indices)
-    columns = int(region.source.ty.shape[-1])
-    return k == REDUCTION and n == SPATIAL and columns % PANEL == 0 and columns > PANEL
+def _is_gemm(found: Contraction) -> bool:
+    """Whether each column of the output needs one column of the weights, and all of the data."""
+    spatial, reduction = _iterators(found)
+    *_, column = spatial
+    *inner, last = found.weights.indices
+    is_matrix = last.same_as(column) and contraction.same(inner, reduction)
+    return is_matrix and not any(_uses(index, column) for index in found.data.indices)
+
+
+def _iterators(found: Contraction) -> tuple[list[Any], list[Any]]:
+    """The variables of the spatial and of the reduction iterators."""
+    kinds = [(i.var, int(i.iter_type) == REDUCTION) for i in found.iterators]
+    return [v for v, is_sum in kinds if not is_sum], [v for v, is_sum in kinds if is_sum]
+
+
+def _uses(expression: Any, variable: Any) -> bool:
+    used: list[Any] = []
+    structural_walk(expression, (tirx.Var, used.append))
+    return any(variable.same_as(one) for one in used)
+
+
+def _stages(found: Contraction, lanes: int) -> Any:
+    """The function ``(data, weights, output)`` of the GEMM, and of writing its result."""
+    spatial, reduction = _iterators(found)
+    *outer, columns = shape_of(found.output)
+    rows, depth = math.prod(outer), shape_of(found.weights.source)[:-1]
+    panel = _panel(columns // lanes) * lanes
+    padded = padded_rows(rows)
+    data = te.placeholder(long(shape_of(found.data.source)), DTYPE, name="data")
+    weights = te.placeholder(
+        long((_multiple(columns, panel) // panel, math.prod(depth), panel)), DTYPE, name="weights"
+    )
+    axes = [te.reduce_axis((tirx.const(0, "int64"), extent), name="k") for extent in long(depth)]
+
+    def product(row: Any, column: Any) -> Any:
+        at = _unflattened(tirx.min(row, rows - 1) if padded > rows else row, outer)
+        values = list(zip([*spatial[:-1], *reduction], [*at, *(a.var for a in axes)], strict=True))
+        indices = [_substituted(index, values) for index in found.data.indices]
+        k = flattened([a.var for a in axes], depth)
+        return te.sum(data[tuple(indices)] * weights[column // panel, k, column % panel], axis=axes)
+
+    products = te.compute(long((padded, _multiple(columns, panel))), product, name=PRODUCTS)
+    placed = te.compute(
+        long((*outer, columns)),
+        lambda *at: products[flattened(at[:-1], outer), at[-1]],
+        name=PLACED,
+    )
+    return te.create_prim_func([data, weights, placed])
+
+
+def padded_rows(rows: int) -> int:
+    """The least number of rows, at least `rows`, that the rows of a good kernel divide."""
+    if rows < min(_KERNEL_ROWS):
+        return rows
+    every = _multiple(rows, math.lcm(*_KERNEL_ROWS[:2]))
+    if every < _MOST_PADDED * rows:
+        return every
+    return min(_multiple(rows, kernel) for kernel in _KERNEL_ROWS)
+
+
+def _multiple(number: int, factor: int) -> int:
+    """The least multiple of `factor` that is not smaller than `number`."""
+    return -(-number // factor) * factor
+
+
+def _panel(vectors: int) -> int:
+    """Vectors of a panel: as few more than `vectors` as possible, then the first of the list."""
+    return min(_PANEL_VECTORS, key=lambda width: _multiple(vectors, width))
+
+
+def _unflattened(index: Any, shape: Sequence[int]) -> list[Any]:
+    """The indices of dimensions whose flattened index is `index`."""
+    found = []
+    for place, extent in enumerate(shape):
+        inner = math.prod(shape[place + 1 :])
+        outer = index if inner == 1 else tirx.floordiv(index, inner)
+        found.append(outer if place == 0 else tirx.floormod(outer, extent))
+    return found
+
+
+def flattened(indices: Sequence[Any], shape: Sequence[int]) -> Any:
+    """The index in row-major order of an element of an array of this shape."""
+    found = indices[0]
+    for index, extent in zip(indices[1:], shape[1:], strict=True):
+        found = found * extent + index
+    return found
+
+
+def _substituted(expression: Any, values: Sequence[tuple[Any, Any]]) -> Any:
+    def value(variable: Any) -> Any:
+        return next((new for old, new in values if old.same_as(variable)), variable)
+
+    return structural_map(expression, (tirx.Var, value))

@@ -76,20 +76,19 @@ FILTERINGS = {
 
 
 PACKED = "packed"
-PANEL = 64
-"""Columns of weights that lie together."""
 
 
-def transform(alternative: str, weights: NDArray[Any]) -> NDArray[Any]:
-    """The weights of an alternative, of the dtype of `weights`.
+def transform(alternative: str, weights: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
+    """The weights of an alternative, of this shape and of the dtype of `weights`.
 
     Winograd: ``[3, 3, inputs, outputs]`` become ``[m + 2, m + 2, inputs, outputs]``, computed in
-    float64. Packed: ``[K, N]`` become ``[N / PANEL, K, PANEL]``.
+    float64. Packed: ``[..., N]`` become ``[panels, K, columns]`` with zeros after column `N`.
     """
     if alternative == PACKED:
-        rows, columns = weights.shape
-        panels = weights.reshape(rows, columns // PANEL, PANEL)
-        return np.ascontiguousarray(panels.transpose(1, 0, 2))
+        panels, depth, columns = shape
+        matrix = weights.reshape(depth, -1)
+        matrix = np.pad(matrix, ((0, 0), (0, panels * columns - matrix.shape[1])))
+        return np.ascontiguousarray(matrix.reshape(depth, panels, columns).transpose(1, 0, 2))
     g = FILTERINGS[alternative].weights
     found = np.einsum("ai,bj,ijco->abco", g, g, weights.astype(np.float64), optimize=True)
     return np.ascontiguousarray(found.astype(weights.dtype))

@@ -9,62 +9,16 @@ either: they refuse the first and do not unroll the transformations.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
-from tvm.s_tir import Schedule
-
 from tlmd.alternatives import winograd as stages
+from tlmd.alternatives.scheduling import StageSchedule
 
 # Of one inner kernel, which is unrolled: larger ones take LLVM seconds and spill registers.
 _MOST_ROWS, _MOST_COLUMNS, _MOST_VECTORS, _MOST_CHANNELS = 2, 14, 4, 4
-_PARALLEL = "meta_schedule.parallel"
 
 
-def sketches(module: Any, lanes: int, parallel: int) -> list[Any]:
-    """The traces of the sketches; empty where `module` is no Winograd program.
-
-    `lanes`: elements of a vector; `parallel`: the default extent of parallel loops.
-    """
-    found = []
-    for build in (_by_rows, _by_stages) if stages.PRODUCTS in _names(Schedule(module)) else ():
-        schedule = Schedule(module, seed=1)
-        build(_Program(schedule, lanes))
-        schedule.annotate(schedule.get_sblock("root"), _PARALLEL, parallel)
-        found.append(schedule.trace)
-    return found
-
-
-def _names(schedule: Any) -> list[str]:
-    """The names of the blocks, in their order."""
-    children = schedule.get_child_blocks(schedule.get_sblock("root"))
-    return [str(schedule.get(block).name_hint) for block in children]
-
-
-@dataclass
-class _Program:
-    """A schedule of a Winograd program, and what its steps need to know."""
-
-    schedule: Any
-    lanes: int
-
-    def __post_init__(self) -> None:
-        self.names = _names(self.schedule)
-
-    def block(self, name: str) -> Any:
-        return self.schedule.get_sblock(name)
-
-    def loops(self, name: str, count: int) -> list[Any]:
-        """The innermost `count` loops of a block."""
-        return list(self.schedule.get_loops(self.block(name)))[-count:]
-
-    def vectors(self, loop: Any) -> tuple[Any, Any]:
-        """Split a loop of channels: the loop over vectors, and the loop over their elements."""
-        outer, inner = self.schedule.split(loop, [None, self.lanes])
-        return outer, inner
-
-
-def _by_rows(program: _Program) -> None:
+def by_rows(program: StageSchedule) -> None:
     """Blocks of rows go through all stages; each stage is computed at the block's loop."""
     schedule = program.schedule
     _inline(program)
@@ -79,7 +33,7 @@ def _by_rows(program: _Program) -> None:
     _products(program, (outer, inner), *factors)
 
 
-def _by_stages(program: _Program) -> None:
+def by_stages(program: StageSchedule) -> None:
     """Each stage for the whole image."""
     schedule = program.schedule
     _inline(program)
@@ -92,17 +46,16 @@ def _by_stages(program: _Program) -> None:
     _products(program, (outer, inner), *factors)
 
 
-def _inline(program: _Program) -> None:
+def _inline(program: StageSchedule) -> None:
     """Inline the output transformation and all that is fused, but for the last block."""
     names = program.names
-    for name in names[names.index(stages.OUTPUTS) : -1]:
-        program.schedule.compute_inline(program.block(name))
+    program.inline_from(stages.OUTPUTS)
     if stages.PAD in names and names.index(stages.PAD) > 0:
         program.schedule.compute_inline(program.block(names[0]))  # into the larger padding
 
 
 def _kernel_factors(
-    program: _Program, columns: Any, outputs: Any, channels: Any
+    program: StageSchedule, columns: Any, outputs: Any, channels: Any
 ) -> tuple[Any, Any, Any]:
     """Factors of the columns, of the vectors of output channels, and of the input channels."""
     schedule = program.schedule
@@ -116,7 +69,7 @@ def _kernel_factors(
     return found
 
 
-def _results(program: _Program, split_rows: Callable[[Any], Any] | None) -> Any:
+def _results(program: StageSchedule, split_rows: Callable[[Any], Any] | None) -> Any:
     """Order the loops of the last block by tiles; return its loop over blocks of rows."""
     schedule, last = program.schedule, program.block(program.names[-1])
     side = _outputs_per_tile(program)
@@ -137,12 +90,12 @@ def _results(program: _Program, split_rows: Callable[[Any], Any] | None) -> Any:
     return outer[0] if outer else None
 
 
-def _outputs_per_tile(program: _Program) -> int:
+def _outputs_per_tile(program: StageSchedule) -> int:
     block = program.schedule.get(program.block(stages.SUMS))
     return int(block.iter_vars[0].dom.extent)
 
 
-def _straight(program: _Program, name: str) -> None:
+def _straight(program: StageSchedule, name: str) -> None:
     """Unroll the transformation of one tile and one vector of channels."""
     *unrolled, lane = program.loops(name, 6)
     for loop in unrolled:
@@ -150,7 +103,7 @@ def _straight(program: _Program, name: str) -> None:
     program.schedule.vectorize(lane)
 
 
-def _tiles(program: _Program) -> None:
+def _tiles(program: StageSchedule) -> None:
     """Both steps of the input transformation at one tile and one vector of channels."""
     schedule = program.schedule
     i, j, images, rows, columns, channels = program.loops(stages.TILES, 6)
@@ -163,7 +116,7 @@ def _tiles(program: _Program) -> None:
     _straight(program, stages.ROWS)
 
 
-def _pad(program: _Program, at: Any | None) -> None:
+def _pad(program: StageSchedule, at: Any | None) -> None:
     """Compute the padding at the blocks of rows, or for the whole image; without one, nothing."""
     names = program.names
     name = stages.PAD if stages.PAD in names else names[0]
@@ -176,7 +129,7 @@ def _pad(program: _Program, at: Any | None) -> None:
     schedule.vectorize(lane)
 
 
-def _products(program: _Program, rows: Any, columns: Any, vectors: Any, channels: Any) -> None:
+def _products(program: StageSchedule, rows: Any, columns: Any, vectors: Any, channels: Any) -> None:
     """One GEMM per position in the tile, with a kernel of rows x columns x vectors."""
     schedule = program.schedule
     i, j, images, row, column, output, channel = program.loops(stages.PRODUCTS, 7)

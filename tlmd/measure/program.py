@@ -140,7 +140,7 @@ def make_inputs(program: Program, positive: bool) -> list[Any]:
             continue
         array = make_input(program.reference_id, i, given, positive)
         if given.shape != argument.shape:
-            array = transforms.transform(program.task.alternative, array)
+            array = transforms.transform(program.task.alternative, array, argument.shape)
         tensor = tvm.runtime.empty(argument.shape, argument.dtype, tvm.cpu())
         tensor.copyfrom(array)
         tensors.append(tensor)

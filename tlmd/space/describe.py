@@ -90,7 +90,12 @@ def _packed(region: Any, iters: dict[Any, int]) -> dict[int, tuple[tuple[int, in
 
 
 def _index(expr: Any, iters: dict[Any, int]) -> tuple[tuple[int, int], ...]:
-    """The terms of an index. If it is not affine, its iterators have stride 0."""
+    """The terms of an index. If it is not affine, its iterators have stride 0.
+
+    ``min(index, constant)``, an index of a padded program, is described like the index.
+    """
+    if isinstance(expr, tirx.Min) and isinstance(expr.b, tirx.IntImm):
+        expr = expr.a
     used: list[Any] = []
 
     def visit(node: Any) -> None:

@@ -10,7 +10,7 @@ import tvm
 from tvm.s_tir import Schedule, Trace
 from tvm.s_tir import meta_schedule as ms
 
-from tlmd.alternatives import winograd_sketches
+from tlmd.alternatives.sketches import sketches
 from tlmd.space import intrinsics, rules
 from tlmd.space.sketches import plain_trace
 from tlmd.space.target import architecture, float_lanes
@@ -44,9 +44,9 @@ def design_space(target: Any, module: Any, seed: int) -> list[Any]:
     """The traces of a task's sketches: those of TVM's rules first, then those of `EXTRA_RULES`.
 
     So a new rule does not change the index of a sketch that records refer to. An alternative has
-    its own sketches, because TVM's rules fail for its program.
+    its own sketches: TVM's rules fail for its program, or make worse ones.
     """
-    own = winograd_sketches.sketches(module, float_lanes(target), _PARALLEL_EXTENT)
+    own = sketches(module, float_lanes(target), _PARALLEL_EXTENT)
     if own:
         return own
     plain = context(target, module, seed)

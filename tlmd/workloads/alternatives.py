@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -11,9 +12,9 @@ from tvm import relax
 from tvm.ir import GenericConst, IRModule
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from tlmd.alternatives.implementation import DIRECT, Implementation
+from tlmd.alternatives.implementation import DIRECT, PER_WEIGHT, Implementation
 from tlmd.alternatives.packed import packed
-from tlmd.alternatives.transforms import FILTERINGS, transform
+from tlmd.alternatives.transforms import transform
 from tlmd.alternatives.winograd import winograd
 from tlmd.space.target import float_lanes, tvm_target
 from tlmd.types import Task
@@ -29,26 +30,28 @@ def with_alternatives(tasks: Iterable[Task], strict_numerics: bool = False) -> l
     What does much more work than another of its group is left out, but never the direct task.
     `strict_numerics` leaves out what computes with other numbers than the direct program.
     """
-    members = (member for task in tasks for member in _group(task))
-    return [t for t in members if not (strict_numerics and t.alternative in FILTERINGS)]
+    return [member for task in tasks for member in _group(task, strict_numerics)]
 
 
-def _group(task: Task) -> list[Task]:
+def _group(task: Task, strict_numerics: bool) -> list[Task]:
     if task.target.device != "cpu" or not task.constants:
         return [task]
-    found = sorted(_implementations(task), key=lambda i: i.work)
-    worth = [i for i in found if i.name == DIRECT or i.work < _WORTH_TRYING * found[0].work]
-    return [task if i.name == DIRECT else _alternative(task, i) for i in worth]
+    found = _implementations(task, strict_numerics)
+    least = min(i.work for i in found)
+    worth = [i for i in found if i.name == DIRECT or i.work < _WORTH_TRYING * least]
+    ordered = sorted(worth, key=lambda i: i.work)
+    return [task if i.name == DIRECT else _alternative(task, i) for i in ordered]
 
 
-def _implementations(task: Task) -> list[Implementation]:
+def _implementations(task: Task, strict_numerics: bool) -> list[Implementation]:
     module = tvm.ir.load_json(task.module)
     lanes = float_lanes(tvm_target(task.target))
-    if found := winograd(module, lanes):
-        return found
-    direct = Implementation(DIRECT, module, task.flops, task.flops)
-    other = packed(module, task.constants, task.flops)
-    return [direct] if other is None else [direct, other]
+    weights = [module["main"].params[index].ty.shape for index in task.constants]
+    elements = sum(math.prod(int(extent) for extent in shape) for shape in weights)
+    direct = Implementation(DIRECT, module, task.flops, task.flops + PER_WEIGHT * elements)
+    other = packed(direct, task.constants, lanes)
+    filtered = [] if strict_numerics else winograd(direct, lanes)
+    return [direct, *filtered, *([] if other is None else [other])]
 
 
 def _alternative(task: Task, implementation: Implementation) -> Task:
@@ -108,6 +111,6 @@ def _arguments(task: Task, function: Any, given: list[Any]) -> list[Any]:
     for parameter, argument in zip(function.params, given, strict=False):
         shape = tuple(int(extent) for extent in parameter.ty.shape)
         if isinstance(argument, GenericConst) and argument.value.numpy().shape != shape:
-            argument = relax.const(transform(task.alternative, argument.value.numpy()))
+            argument = relax.const(transform(task.alternative, argument.value.numpy(), shape))
         made.append(argument)
     return made

@@ -1,0 +1,134 @@
+"""Fused programs with one contraction ``output[...] += data[...] * weights[...]``.
+
+An alternative replaces the loops of the contraction; the padding before it and the elementwise
+blocks after it stay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import tirx
+
+from tlmd.alternatives.implementation import REDUCTION
+
+DTYPE = "float32"
+
+
+@dataclass(frozen=True)
+class Contraction:
+    """Where the contraction is in a program, and what it reads and writes."""
+
+    position: int
+    """Of its loops in the body of the root block."""
+
+    iterators: tuple[Any, ...]
+    """`IterVar` of the block: the spatial ones in the order of the output's dimensions."""
+
+    data: Any
+    """The load of the data."""
+
+    weights: Any
+    """The load of the weights, which are a parameter of the program."""
+
+    output: Any
+    """The buffer that it writes."""
+
+
+def find(function: Any) -> Contraction | None:
+    """The contraction of a program whose other blocks are a padding and elementwise ones."""
+    body = getattr(function.body, "block", None)
+    inner = getattr(body, "body", None)
+    nests = list(getattr(inner, "seq", [inner]))
+    blocks: list[Any] = [_block(nest) for nest in nests]
+    if None in blocks:
+        return None
+    sums = [i for i, b in enumerate(blocks) if REDUCTION in _kinds(b)]
+    if len(sums) != 1 or sums[0] > 1:  # nothing but a padding comes before it
+        return None
+    found = _loads(sums[0], blocks[sums[0]])
+    if found is None or not any(found.weights.source.same_as(p) for p in function.params):
+        return None
+    shape = shape_of(found.output)
+    is_same_shape = all(_extents(b) == shape for b in blocks[found.position + 1 :])
+    is_padding = found.position == 0 or blocks[0].writes[0].source.same_as(found.data.source)
+    return found if is_same_shape and is_padding else None
+
+
+def _loads(position: int, block: Any) -> Contraction | None:
+    """What a block loads and stores; None if it is not the sum of a product of two loads."""
+    if not isinstance(block.body, tirx.BufferStore):
+        return None
+    value, output = block.body.value, block.body.buffer
+    if not isinstance(value, tirx.Add) or not isinstance(value.b, tirx.Mul):
+        return None
+    loads = (value.a, value.b.a, value.b.b)
+    if not all(isinstance(load, tvm.ir.TensorLoad) for load in loads):
+        return None
+    spatial = [i.var for i in block.iter_vars if int(i.iter_type) != REDUCTION]
+    is_sum = loads[0].source.same_as(output) and same(loads[0].indices, spatial)
+    if not is_sum or str(output.ty.dtype) != DTYPE:
+        return None
+    return Contraction(position, tuple(block.iter_vars), loads[1], loads[2], output)
+
+
+def replaced(module: Any, found: Contraction, stages: Any) -> Any:
+    """`module` with the stages of the function ``(data, weights, output)`` as its contraction.
+
+    The parameter for the weights gets the shape that `stages` has for it.
+    """
+    function = module["main"]
+    data, weights, output = stages.params
+    buffers = {data: found.data.source, output: found.output}
+    inner = tvm_ffi.structural_map(stages.body.block, (tirx.Var, lambda v: buffers.get(v, v)))
+    root = function.body.block
+    nests = list(getattr(root.body, "seq", [root.body]))
+    nests[found.position : found.position + 1] = list(getattr(inner.body, "seq", [inner.body]))
+    allocated = [*root.alloc_buffers, *inner.alloc_buffers]
+    block = tvm.s_tir.SBlock(
+        [],
+        [],
+        [],
+        "root",
+        tirx.SeqStmt(nests) if len(nests) > 1 else nests[0],
+        alloc_buffers=allocated,
+    )
+    parameters = [weights if p.same_as(found.weights.source) else p for p in function.params]
+    body = tvm.s_tir.SBlockRealize([], True, block)
+    made = tirx.PrimFunc(parameters, body, function.ret_type, attrs=function.attrs)
+    return tvm.IRModule({"main": tvm.s_tir.renew_defs(made)})
+
+
+def same(indices: Sequence[Any], expected: Sequence[Any]) -> bool:
+    """Whether the indices of a load are these expressions."""
+    return len(indices) == len(expected) and all(
+        tvm_ffi.structural_equal(a, b) for a, b in zip(indices, expected, strict=True)
+    )
+
+
+def shape_of(buffer: Any) -> list[int]:
+    return [int(extent) for extent in buffer.ty.shape]
+
+
+def long(shape: Sequence[int]) -> list[Any]:
+    """Extents as the programs of models have them, int64."""
+    return [tirx.const(int(extent), "int64") for extent in shape]
+
+
+def _block(nest: Any) -> Any | None:
+    """The block of perfectly nested loops; None for anything else."""
+    while isinstance(nest, tirx.For):
+        nest = nest.body
+    return getattr(nest, "block", None)
+
+
+def _kinds(block: Any) -> list[int]:
+    return [int(iterator.iter_type) for iterator in block.iter_vars]
+
+
+def _extents(block: Any) -> list[int]:
+    return [int(iterator.dom.extent) for iterator in block.iter_vars]

@@ -1,0 +1,102 @@
+"""The sketches of GEMMs with packed weights: a kernel of rows x vectors, and the loops around it.
+
+In the first sketch a tile of the result is finished before the next one begins. In the second one
+a block of the sum is done for all rows of a panel before the next block, so that long panels of
+weights stay in the caches (Goto and van de Geijn, TOMS'08, section 4).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tvm.tirx import IndexMap
+
+from tlmd.alternatives import packed as stages
+from tlmd.alternatives.scheduling import StageSchedule
+
+_MOST_ROWS, _MOST_VECTORS, _MOST_UNROLLED = 14, 4, 8
+
+
+@dataclass(frozen=True)
+class _GemmLoops:
+    """The loops of the GEMM."""
+
+    panel: Any
+    part: Any
+    """Over the tiles of a panel."""
+
+    tile: Any
+    """Over the tiles of the rows."""
+
+    sums: Sequence[Any]
+    kernel: Sequence[Any]
+
+
+def by_tiles(program: StageSchedule) -> None:
+    """Each tile of the result with its whole sum."""
+    nest = _nest(program)
+    *sums, last = nest.sums
+    outer, unrolled = program.tile(last, 2, _MOST_UNROLLED)
+    order = (nest.panel, nest.part, nest.tile, *sums, outer, unrolled, *nest.kernel)
+    program.schedule.reorder(*order)
+    _finish(program, nest, unrolled, nest.tile)
+
+
+def by_blocks(program: StageSchedule) -> None:
+    """Each block of the sum for all rows of a panel."""
+    nest = _nest(program)
+    *sums, last = nest.sums
+    block, outer, unrolled = program.tile(last, 3, _MOST_UNROLLED)
+    order = (nest.panel, nest.part, *sums, block, nest.tile, outer, unrolled, *nest.kernel)
+    program.schedule.reorder(*order)
+    _finish(program, nest, unrolled, nest.part)
+
+
+def _nest(program: StageSchedule) -> _GemmLoops:
+    schedule = program.schedule
+    products = program.block(stages.PRODUCTS)
+    rows, columns, *sums = schedule.get_loops(products)
+    _, _, width = schedule.get(products).reads[1].source.ty.shape
+    panel, vectors, lane = schedule.split(
+        columns, [None, int(width) // program.lanes, program.lanes]
+    )
+    tile, row = program.tile(rows, 2, _MOST_ROWS)
+    part, vector = program.tile(vectors, 2, _MOST_VECTORS)
+    return _GemmLoops(panel, part, tile, sums, (row, vector, lane))
+
+
+def _finish(program: StageSchedule, nest: _GemmLoops, unrolled: Any, at: Any) -> None:
+    """Unroll the kernel, and compute at the loop `at` what is done with the result."""
+    schedule = program.schedule
+    row, vector, lane = nest.kernel
+    for loop in (unrolled, row, vector):
+        schedule.unroll(loop)
+    schedule.vectorize(lane)
+    last = program.block(program.inline_from(stages.PLACED))
+    schedule.transform_block_layout(last, _as_matrix(program.extents(last)))
+    schedule.reverse_compute_at(last, at, preserve_unit_loops=True)
+    _, column = schedule.get_loops(last)[-2:]
+    parts, lane = program.vectors(column)
+    schedule.unroll(parts)
+    schedule.vectorize(lane)
+    if program.names[0] != stages.PRODUCTS:
+        _pad(program)
+
+
+def _as_matrix(extents: Sequence[int]) -> Any:
+    """The map from the indices of an element of the output to its row and column."""
+
+    def place(*at: Any) -> tuple[Any, Any]:
+        return stages.flattened(at[:-1], extents[:-1]), at[-1]
+
+    return IndexMap.from_func(place, ndim=len(extents), index_dtype="int64")
+
+
+def _pad(program: StageSchedule) -> None:
+    """Copy whole vectors of channels where there are any."""
+    first = program.block(program.names[0])
+    if program.extents(first)[-1] % program.lanes == 0:
+        _, lane = program.vectors(program.schedule.get_loops(first)[-1])
+        program.schedule.vectorize(lane)

@@ -1,0 +1,52 @@
+"""A schedule of an alternative's program, and the steps that all sketches use."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass
+class StageSchedule:
+    """A schedule, and what its steps need to know."""
+
+    schedule: Any
+    lanes: int
+    """Elements of a vector of the target."""
+
+    def __post_init__(self) -> None:
+        self.names = block_names(self.schedule)
+
+    def block(self, name: str) -> Any:
+        return self.schedule.get_sblock(name)
+
+    def loops(self, name: str, count: int) -> list[Any]:
+        """The innermost `count` loops of a block."""
+        return list(self.schedule.get_loops(self.block(name)))[-count:]
+
+    def extents(self, block: Any) -> list[int]:
+        """Of all loops around a block."""
+        return [int(self.schedule.get(loop).extent) for loop in self.schedule.get_loops(block)]
+
+    def vectors(self, loop: Any) -> tuple[Any, Any]:
+        """Split a loop of channels: the loop over vectors, and the loop over their elements."""
+        outer, inner = self.schedule.split(loop, [None, self.lanes])
+        return outer, inner
+
+    def inline_from(self, name: str) -> str:
+        """Inline this block and all after it into the last one, whose name is returned."""
+        *inlined, last = self.names[self.names.index(name) :]
+        for one in inlined:
+            self.schedule.compute_inline(self.block(one))
+        return last
+
+    def tile(self, loop: Any, parts: int, most: int) -> list[Any]:
+        """Split a loop by factors that are sampled; the innermost one is at most `most`."""
+        factors = self.schedule.sample_perfect_tile(loop, parts, most)
+        return list(self.schedule.split(loop, list(factors)))
+
+
+def block_names(schedule: Any) -> list[str]:
+    """The names of the blocks, in their order."""
+    children = schedule.get_child_blocks(schedule.get_sblock("root"))
+    return [str(schedule.get(block).name_hint) for block in children]

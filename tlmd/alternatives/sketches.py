@@ -1,0 +1,32 @@
+"""The sketches of alternatives, for whose programs TVM's rules make none or worse ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm.s_tir import Schedule
+
+from tlmd.alternatives import packed, packed_sketches, winograd, winograd_sketches
+from tlmd.alternatives.scheduling import StageSchedule, block_names
+
+_PARALLEL = "meta_schedule.parallel"
+_SKETCHES = {
+    winograd.PRODUCTS: (winograd_sketches.by_rows, winograd_sketches.by_stages),
+    packed.PRODUCTS: (packed_sketches.by_tiles, packed_sketches.by_blocks),
+}
+"""By the name of a block that only such programs have."""
+
+
+def sketches(module: Any, lanes: int, parallel: int) -> list[Any]:
+    """The traces of the sketches; empty where `module` is the program of no alternative.
+
+    `lanes`: elements of a vector; `parallel`: the default extent of parallel loops.
+    """
+    names = block_names(Schedule(module))
+    found = []
+    for build in (build for name in names for build in _SKETCHES.get(name, ())):
+        schedule = Schedule(module, seed=1)
+        build(StageSchedule(schedule, lanes))
+        schedule.annotate(schedule.get_sblock("root"), _PARALLEL, parallel)
+        found.append(schedule.trace)
+    return found
