@@ -79,7 +79,7 @@ def test_the_sample_has_every_operator_and_every_network() -> None:
     assert 30 < len(some) < len(tasks) / 8
     assert {operator(t) for t in some} == {operator(t) for t in tasks}
     assert {t.name.partition("/")[0] for t in some} == {t.name.partition("/")[0] for t in tasks}
-    assert {"conv2d", "conv3d", "conv2d_transpose", "matmul", "layer", "fast"} <= {
+    assert {"conv2d", "conv3d", "conv2d_transpose", "matmul", "layer", "attention"} <= {
         operator(task) for task in some
     }
 

@@ -26,7 +26,8 @@ PRODUCTS, PLACED = "packed_products", "packed_placed"
 _CHEAPER = 0.97  # the work of the packed program over that of the direct one; it is tried first
 _KERNEL_ROWS = (6, 8, 5)  # good kernels have so many rows
 _MOST_PADDED = 1.02  # rows in all over rows that are needed, for a choice of kernels
-_PANEL_VECTORS = (4, 3, 2, 1)  # a panel has so many vectors; the first is preferred
+_PANEL_VECTORS = {4: 1.0, 3: 1.02, 2: 1.1, 1: 1.4}
+"""Vectors of a panel -> time of a kernel for each of its vectors, relative, roughly measured."""
 
 
 def packed(direct: Implementation, constants: Sequence[int], lanes: int) -> Implementation | None:
@@ -73,11 +74,11 @@ def _stages(found: Contraction, lanes: int) -> Any:
     spatial, reduction = _iterators(found)
     *outer, columns = shape_of(found.output)
     rows, depth = math.prod(outer), shape_of(found.weights.source)[:-1]
-    panel = _panel(columns // lanes) * lanes
+    panel = panel_vectors(columns // lanes) * lanes
     padded = padded_rows(rows)
     data = te.placeholder(long(shape_of(found.data.source)), DTYPE, name="data")
     weights = te.placeholder(
-        long((_multiple(columns, panel) // panel, math.prod(depth), panel)), DTYPE, name="weights"
+        long((multiple(columns, panel) // panel, math.prod(depth), panel)), DTYPE, name="weights"
     )
     axes = [te.reduce_axis((tirx.const(0, "int64"), extent), name="k") for extent in long(depth)]
 
@@ -88,7 +89,7 @@ def _stages(found: Contraction, lanes: int) -> Any:
         k = flattened([a.var for a in axes], depth)
         return te.sum(data[tuple(indices)] * weights[column // panel, k, column % panel], axis=axes)
 
-    products = te.compute(long((padded, _multiple(columns, panel))), product, name=PRODUCTS)
+    products = te.compute(long((padded, multiple(columns, panel))), product, name=PRODUCTS)
     placed = te.compute(
         long((*outer, columns)),
         lambda *at: products[flattened(at[:-1], outer), at[-1]],
@@ -101,20 +102,20 @@ def padded_rows(rows: int) -> int:
     """The least number of rows, at least `rows`, that the rows of a good kernel divide."""
     if rows < min(_KERNEL_ROWS):
         return rows
-    every = _multiple(rows, math.lcm(*_KERNEL_ROWS[:2]))
+    every = multiple(rows, math.lcm(*_KERNEL_ROWS[:2]))
     if every < _MOST_PADDED * rows:
         return every
-    return min(_multiple(rows, kernel) for kernel in _KERNEL_ROWS)
+    return min(multiple(rows, kernel) for kernel in _KERNEL_ROWS)
 
 
-def _multiple(number: int, factor: int) -> int:
+def multiple(number: int, factor: int) -> int:
     """The least multiple of `factor` that is not smaller than `number`."""
     return -(-number // factor) * factor
 
 
-def _panel(vectors: int) -> int:
-    """Vectors of a panel: as few more than `vectors` as possible, then the first of the list."""
-    return min(_PANEL_VECTORS, key=lambda width: _multiple(vectors, width))
+def panel_vectors(vectors: int) -> int:
+    """How many vectors a panel has: as few more in all as possible, for an efficient kernel."""
+    return min(_PANEL_VECTORS, key=lambda width: multiple(vectors, width) * _PANEL_VECTORS[width])
 
 
 def _unflattened(index: Any, shape: Sequence[int]) -> list[Any]:

@@ -6,13 +6,21 @@ from typing import Any
 
 from tvm.s_tir import Schedule
 
-from tlmd.alternatives import packed, packed_sketches, winograd, winograd_sketches
+from tlmd.alternatives import (
+    attention,
+    attention_sketches,
+    packed,
+    packed_sketches,
+    winograd,
+    winograd_sketches,
+)
 from tlmd.alternatives.scheduling import StageSchedule, block_names
 
 _PARALLEL = "meta_schedule.parallel"
 _SKETCHES = {
     winograd.PRODUCTS: (winograd_sketches.by_rows, winograd_sketches.by_stages),
     packed.PRODUCTS: (packed_sketches.by_tiles, packed_sketches.by_blocks),
+    attention.SCORES: (attention_sketches.by_rows,),
 }
 """By the name of a block that only such programs have."""
 

@@ -19,6 +19,7 @@ from tvm.s_tir.analysis import estimate_tir_flops
 
 from tlmd.types import TargetInfo, Task
 from tlmd.workloads import reshapes, rewrites
+from tlmd.workloads.attention import FuseAttention
 from tlmd.workloads.identity import task_id
 from tlmd.workloads.legalisation import own_loops
 
@@ -88,15 +89,15 @@ def _graph_passes(module: IRModule, on_cpu: bool) -> list[Any]:
     if _has_convolutions(module):
         # After the weights are folded to constants, because ConvertLayout crashes on nested calls.
         passes += [transform.ConvertLayout(_LAYOUTS), transform.CanonicalizeBindings()]
-    mutators: list[type[Any]] = [reshapes.SinkMoves, reshapes.SinkMoves]
-    if on_cpu:
-        mutators.append(rewrites.VectorMath)
+    on_loops = [FuseAttention, reshapes.SinkMoves, rewrites.VectorMath] if on_cpu else []
     return [
         *passes,
         rewrites.apply([reshapes.FoldMoves]),
         transform.FoldConstant(),
         transform.EliminateCommonSubexpr(),
-        rewrites.apply(mutators),
+        rewrites.apply([reshapes.SinkMoves, reshapes.SinkMoves]),
+        transform.DeadCodeElimination(),  # FuseAttention counts uses
+        rewrites.apply(on_loops),
         transform.DeadCodeElimination(),
     ]
 

@@ -35,7 +35,7 @@ def static_shape(expr: Any) -> tuple[int, ...] | None:
     return tuple(int(s) for s in shape)
 
 
-def _order(call: Any, rank: int) -> list[int]:
+def order_of(call: Any, rank: int) -> list[int]:
     """The axes of a ``permute_dims`` call."""
     axes = call.attrs.axes
     return [int(a) for a in axes] if axes is not None else list(range(rank))[::-1]
@@ -77,7 +77,7 @@ class FoldMoves(PyExprMutator):  # type: ignore[misc]
         if name == "relax.reshape":
             values = values.reshape(shape)
         else:
-            values = np.ascontiguousarray(values.transpose(_order(call, values.ndim)))
+            values = np.ascontiguousarray(values.transpose(order_of(call, values.ndim)))
         return relax.const(values, dtype_of(call))
 
 
@@ -98,7 +98,7 @@ class SinkMoves(PyExprMutator):  # type: ignore[misc]
         if name == "relax.reshape":
             return self._reshape(call.args[0], static_shape(call))
         if name == "relax.permute_dims":
-            return self._permute(call.args[0], _order(call, int(call.ty.ndim)))
+            return self._permute(call.args[0], order_of(call, int(call.ty.ndim)))
         if name in _UNARY:
             return self._unary(call)
         if name in _BINARY:
@@ -106,7 +106,9 @@ class SinkMoves(PyExprMutator):  # type: ignore[misc]
         return call
 
     def _value(self, expr: Any) -> Any:
-        return self.lookup_binding(expr) if isinstance(expr, relax.Var) else expr
+        while isinstance(expr, relax.Var):
+            expr = self.lookup_binding(expr)
+        return expr
 
     def _reshaped(self, expr: Any) -> Any:
         """The operand of the reshape `expr`; None if `expr` is not a reshape."""
@@ -120,7 +122,7 @@ class SinkMoves(PyExprMutator):  # type: ignore[misc]
         value = self._value(expr)
         if op_name(value) != "relax.permute_dims":
             return None, []
-        return value.args[0], _order(value, int(value.ty.ndim))
+        return value.args[0], order_of(value, int(value.ty.ndim))
 
     def _reshape(self, expr: Any, shape: Any) -> Any:
         source = self._reshaped(expr)

@@ -45,21 +45,29 @@ def dtype_of(expr: Any) -> str:
     return str(expr.ty.dtype.dtype if hasattr(expr.ty.dtype, "dtype") else expr.ty.dtype)
 
 
+def uses_of(func: Any) -> Counter[Any]:
+    """How often each variable of a Relax function is used."""
+    uses: Counter[Any] = Counter()
+
+    def count(expr: Any) -> None:
+        fields = getattr(expr, "args", ()) if isinstance(expr, relax.Call) else ()
+        fields = expr.fields if isinstance(expr, relax.Tuple) else fields
+        if isinstance(expr, relax.SeqExpr):
+            named = [b.value for block in expr.blocks for b in block.bindings]
+            fields = [expr.body, *named]  # one variable may be another name of a second one
+        uses.update(field for field in fields if isinstance(field, relax.Var))
+
+    relax.analysis.post_order_visit(func, count)
+    return uses
+
+
 @mutator
 class FoldNormalisation(PyExprMutator):  # type: ignore[misc]
     """Folds batch normalisation into the convolution before it, or into a multiply and an add."""
 
     def prepare(self, func: Any) -> None:
         self.values = relax.analysis.get_var2val(func)
-        self.uses: Counter[Any] = Counter()
-
-        def count(expr: Any) -> None:
-            fields = getattr(expr, "args", ()) if isinstance(expr, relax.Call) else ()
-            fields = expr.fields if isinstance(expr, relax.Tuple) else fields
-            fields = [expr.body] if isinstance(expr, relax.SeqExpr) else fields
-            self.uses.update(field for field in fields if isinstance(field, relax.Var))
-
-        relax.analysis.post_order_visit(func, count)
+        self.uses = uses_of(func)
 
     def _value(self, expr: Any) -> Any:
         return self.values.get(expr) if isinstance(expr, relax.Var) else expr

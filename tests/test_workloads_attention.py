@@ -1,0 +1,170 @@
+"""Attention becomes one task, and computes what the model says."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import tvm
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from torch import nn
+from tvm import relax, te
+
+from tlmd.alternatives.attention import Attention, Operand
+from tlmd.alternatives.contraction import DTYPE, long
+from tlmd.language.sentence import decode, encode
+from tlmd.model_spec import ModelSpec
+from tlmd.space.schedule import InvalidCandidate
+from tlmd.space.space import TaskSpace
+from tlmd.space.target import float_lanes, resolve, tvm_target
+from tlmd.types import Task
+from tlmd.workloads import lowering
+from tlmd.workloads.identity import task_id
+from tlmd.workloads.preparation import LoweredModel, lower_source
+from tlmd.workloads.torch_frontend import from_module
+
+INFO = resolve("native")
+TARGET = tvm_target(INFO)
+LANES = float_lanes(TARGET)
+sdpa = nn.functional.scaled_dot_product_attention
+
+
+class Layer(nn.Module):
+    """Attention as models write it: `kind` is the way, `heads` of keys may be fewer."""
+
+    mask: torch.Tensor
+
+    def __init__(self, kind: str, heads: int, shared: int) -> None:
+        super().__init__()
+        self.kind, self.heads, self.shared = kind, heads, shared
+        self.query = nn.Linear(8, heads * LANES)
+        self.key = nn.Linear(8, heads // shared * LANES)
+        self.value = nn.Linear(8, heads // shared * LANES)
+        mask = torch.randn(7, 7)
+        mask[2] = -torch.inf  # a row without any key: PyTorch's function gives 0
+        self.register_buffer("mask", mask)
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> Any:
+        parts = (self.query(x), self.key(y), self.value(y))
+        q, k, v = (p.view(*p.shape[:2], -1, LANES).transpose(1, 2) for p in parts)
+        k, v = (self._repeated(p) for p in (k, v))
+        if self.kind == "weights":
+            weights = torch.softmax(q @ k.transpose(-1, -2) / 3, -1)
+            return weights @ v, weights
+        if self.kind == "spelled out":
+            scores = torch.matmul(q, k.transpose(-1, -2)) * 0.3
+            return torch.softmax(scores, -1) @ v
+        mask = self.mask if self.kind == "mask" else None
+        out = sdpa(q, k, v, attn_mask=mask, is_causal=self.kind == "causal")
+        return out.transpose(1, 2).flatten(2)
+
+    def _repeated(self, part: torch.Tensor) -> torch.Tensor:
+        if self.shared == 1:
+            return part
+        images, heads, keys, depth = part.shape
+        wide = part[:, :, None].expand(images, heads, self.shared, keys, depth)
+        return wide.reshape(images, heads * self.shared, keys, depth)
+
+
+def _lowered(layer: Layer, images: int, keys: int) -> tuple[LoweredModel, Any]:
+    torch.manual_seed(0)
+    inputs = (torch.randn(images, 7, 8), torch.randn(images, keys, 8))
+    source = from_module("layer", layer.eval(), inputs)
+    return lower_source(ModelSpec("layer"), source, INFO), source
+
+
+def _names(model: LoweredModel) -> list[str]:
+    return sorted(task.name for task in model.tasks)
+
+
+@pytest.mark.parametrize(
+    ("kind", "images", "heads", "shared", "keys"),
+    [
+        ("plain", 1, 2, 1, 11),
+        ("mask", 2, 2, 1, 7),
+        ("causal", 1, 4, 2, 7),
+        ("spelled out", 2, 2, 1, 5),
+    ],
+)
+def test_attention_is_one_task(kind: str, images: int, heads: int, shared: int, keys: int) -> None:
+    model, source = _lowered(Layer(kind, heads, shared), images, keys)
+    names = _names(model)
+    assert names.count("attention") == 1
+    assert not [name for name in names if "softmax" in name or "matmul2" in name]
+    (task,) = (task for task in model.tasks if task.name == "attention")
+    shapes = [[int(d) for d in p.ty.shape] for p in tvm.ir.load_json(task.module)["main"].params]
+    assert sorted(shapes[1]) == sorted([images, keys, heads // shared, LANES])  # not repeated
+    compiled = lowering.compile_model(model.lowered, TARGET)
+    machine = relax.VirtualMachine(compiled.executable, tvm.cpu())
+    inputs = source.random_inputs(0)
+    (got,) = machine["main"](*map(tvm.runtime.tensor, inputs))
+    assert np.abs(got.numpy() - source.reference(*inputs)[0]).max() < 1e-5
+
+
+def test_weights_that_the_model_returns_are_not_fused() -> None:
+    model, _ = _lowered(Layer("weights", 2, 1), 1, 7)
+    assert "attention" not in _names(model)
+
+
+sizes = st.integers(1, 40)
+
+
+@settings(deadline=None, max_examples=8)
+@given(st.integers(1, 2), st.sampled_from([1, 2, 4]), sizes, sizes, st.booleans(), st.booleans())
+def test_random_candidates_are_right_and_can_be_said(
+    images: int, heads: int, rows: int, keys: int, biased: bool, transposed: bool
+) -> None:
+    shape = (images, keys, 1 + heads // 3, LANES)
+    orders = ("BLHD", "BHDL" if transposed else "BLHD", "BLHD")
+    shapes = ((images, rows, heads, LANES), shape, shape)
+    operands = [
+        Operand(order, tuple(np.transpose(np.empty(s), _axes(order)).shape))
+        for order, s in zip(orders, shapes, strict=True)
+    ]
+    attention = Attention(operands[0], operands[1], operands[2], 0.4, False, LANES)
+    rng = np.random.default_rng(0)
+    arrays = [rng.standard_normal(s).astype("float32") for s in shapes]
+    bias = rng.standard_normal((1, rows, 1)).astype("float32")
+    want = _reference(arrays, bias if biased else None)
+    given_arrays = [a.transpose(_axes(o)).copy() for a, o in zip(arrays, orders, strict=True)]
+    given_arrays += [bias] * biased
+    task = _task(attention, [a.shape for a in given_arrays])
+    space, random = TaskSpace(task), Random(0)
+    (sketch,) = space.sketches
+    for _ in range(2):
+        candidate = space.random(random)
+        try:
+            final = space.finish(candidate).mod
+        except InvalidCandidate:
+            continue
+        assert decode(space.sketches, encode(sketch, candidate), task.id) == candidate
+        tensors = [tvm.runtime.tensor(a) for a in (*given_arrays, np.zeros_like(want))]
+        tvm.compile(final, TARGET).jit()["main"](*tensors)
+        assert np.abs(tensors[-1].numpy() - want).max() < 1e-5
+
+
+def _axes(order: str) -> list[int]:
+    return ["BLHD".index(letter) for letter in order]
+
+
+def _task(attention: Attention, shapes: list[tuple[int, ...]]) -> Task:
+    inputs = [te.placeholder(long(shape), DTYPE, name="x") for shape in shapes]
+    module = tvm.IRModule({"main": te.create_prim_func([*inputs, attention(*inputs)])})
+    return lowering.as_task(task_id(module), module, "main", 1, INFO)
+
+
+def _reference(arrays: list[NDArray[Any]], bias: NDArray[Any] | None) -> NDArray[np.float32]:
+    query, key, value = arrays
+    repeats = query.shape[2] // key.shape[2]
+    key, value = (part.repeat(repeats, 2) for part in (key, value))
+    scores = np.einsum("bihd,bjhd->bhij", query, key, dtype="float64") * 0.4
+    scores += 0 if bias is None else bias
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    weights /= weights.sum(-1, keepdims=True)
+    found: NDArray[np.float32] = np.einsum("bhij,bjhd->bihd", weights, value).astype("float32")
+    return found

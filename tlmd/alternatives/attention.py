@@ -1,0 +1,202 @@
+"""Attention as one program: scores, softmax and context of a block of rows stay in the caches.
+
+A block of rows has all its scores at once (a row-block softmax). Keys are transposed into panels of
+some vectors. Rows and keys are padded to what the kernels divide: rows too many repeat the last one
+and are not written, keys too many have the weight 0.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import te, tirx, topi
+
+from tlmd.alternatives.contraction import DTYPE, long
+from tlmd.alternatives.packed import multiple, padded_rows, panel_vectors
+
+KEYS, SCORES, BIASED, MAXIMA, MAXIMUM, SHIFTED, WEIGHTS, SUMS, SUM, CONTEXT, PLACED = (
+    f"attention_{stage}"
+    for stage in (
+        *("keys", "scores", "biased", "maxima", "maximum", "shifted", "weights"),
+        *("sums", "sum", "context", "placed"),
+    )
+)
+"""Names of the blocks: `MAXIMA` and `SUMS` are those of each lane of a row."""
+
+
+@dataclass(frozen=True)
+class Operand:
+    """A tensor of four dimensions in any order."""
+
+    order: str
+    """A permutation of ``BHLD``: images, heads, rows (or keys), elements of a head."""
+
+    shape: tuple[int, ...]
+
+    def size(self, letter: str) -> int:
+        """The extent of one dimension."""
+        return self.shape[self.order.index(letter)]
+
+    def read(self, tensor: Any, **at: Any) -> Any:
+        """An element, by the letters of the dimensions."""
+        return tensor[tuple(at[letter] for letter in self.order)]
+
+
+@dataclass(frozen=True)
+class Attention:
+    """``softmax(query key^T * scale + bias) value``, float32, result ``[B, M, H, D]``."""
+
+    query: Operand
+    key: Operand
+    """Keys and values may have fewer heads; then successive heads of the query share one."""
+
+    value: Operand
+    scale: float
+    """Positive."""
+
+    is_safe: bool
+    """Whether a row whose scores are all minus infinity gives 0; else it gives NaN."""
+
+    lanes: int
+    """Elements of a vector of the target; D must be a multiple."""
+
+    @property
+    def rows(self) -> int:
+        """M, the rows of the query and of the result."""
+        return self.query.size("L")
+
+    @property
+    def keys(self) -> int:
+        """L, the keys of a row."""
+        return self.key.size("L")
+
+    @property
+    def panel(self) -> int:
+        """Keys that lie together."""
+        return panel_vectors(-(-self.keys // self.lanes)) * self.lanes
+
+    @property
+    def padded_keys(self) -> int:
+        """The keys of all panels."""
+        return multiple(self.keys, self.panel)
+
+    def __call__(self, query: Any, key: Any, value: Any, *bias: Any) -> Any:
+        """The result as a tensor expression. `bias`: ``[B * H or 1, M or 1, L or 1]`` or none."""
+        scores = self._scores(query, key)
+        scale = self.scale
+        if bias or scale != 1:
+            scores = self._biased(scores, *bias)
+        maximum = self._reduced(scores, _maximum, MAXIMA, MAXIMUM)
+        weights = self._weights(scores, maximum)
+        total = self._reduced(weights, te.sum, SUMS, SUM)
+        context = self._context(weights, value)
+        heads = self.query.size("H")
+
+        def placed(image: Any, row: Any, head: Any, column: Any) -> Any:
+            group = image * heads + head
+            found = context[group, row, column] / total[group, row]
+            if not self.is_safe:
+                return found
+            has_keys = maximum[group, row] > tirx.const(-math.inf, DTYPE)
+            return tirx.Select(has_keys, found, tirx.const(0, DTYPE))
+
+        shape = (self.query.size("B"), self.rows, heads, self.value.size("D"))
+        return te.compute(long(shape), placed, name=PLACED)
+
+    def _stage(self, extents: tuple[int, ...], element: Callable[..., Any], name: str) -> Any:
+        """A tensor ``[images * heads, padded rows, ...]``."""
+        groups = self.query.size("B") * self.query.size("H")
+        return te.compute(long((groups, padded_rows(self.rows), *extents)), element, name=name)
+
+    def _head(self, group: Any, operand: Operand) -> dict[str, Any]:
+        heads = self.query.size("H")
+        shared = heads // operand.size("H")
+        return {"B": group // heads, "H": group % heads // shared}
+
+    def _row(self, row: Any) -> Any:
+        return tirx.min(row, self.rows - 1) if padded_rows(self.rows) > self.rows else row
+
+    def _key(self, index: Any) -> Any:
+        return tirx.min(index, self.keys - 1) if self.padded_keys > self.keys else index
+
+    def _scores(self, query: Any, key: Any) -> Any:
+        depth, groups = self.key.size("D"), self.key.size("B") * self.key.size("H")
+        shared = self.query.size("H") // self.key.size("H")
+        heads = self.key.size("H")
+        panels = te.compute(
+            long((groups, self.padded_keys // self.panel, depth, self.panel)),
+            lambda g, p, d, c: self.key.read(
+                key, B=g // heads, H=g % heads, L=self._key(p * self.panel + c), D=d
+            ),
+            name=KEYS,
+        )
+        axis = _axis(depth, "d")
+
+        def score(group: Any, row: Any, index: Any) -> Any:
+            at = self._head(group, self.query)
+            element = self.query.read(query, **at, L=self._row(row), D=axis)
+            of_keys = panels[group // shared, index // self.panel, axis, index % self.panel]
+            return te.sum(element * of_keys, axis=axis)
+
+        return self._stage((self.padded_keys,), score, SCORES)
+
+    def _biased(self, scores: Any, *bias: Any) -> Any:
+        def biased(group: Any, row: Any, index: Any) -> Any:
+            value = scores[group, row, index] * tirx.const(self.scale, DTYPE)
+            for one in bias:
+                at = (group, self._row(row), self._key(index))
+                sizes = (int(extent) for extent in one.shape)
+                value += one[tuple(0 if n == 1 else i for n, i in zip(sizes, at, strict=True))]
+            return value
+
+        return self._stage((self.padded_keys,), biased, BIASED)
+
+    def _weights(self, scores: Any, maximum: Any) -> Any:
+        """``exp(score - maximum of its row)``; 0 for keys too many."""
+        shifted = self._stage(
+            (self.padded_keys,), lambda g, i, j: scores[g, i, j] - maximum[g, i], SHIFTED
+        )
+        weights = topi.fast_exp(shifted)
+        zero = tirx.const(0, DTYPE)
+
+        def weight(group: Any, row: Any, index: Any) -> Any:
+            value = weights[group, row, index]
+            is_key = index < self.keys
+            return tirx.Select(is_key, value, zero) if self.padded_keys > self.keys else value
+
+        return self._stage((self.padded_keys,), weight, WEIGHTS)
+
+    def _reduced(self, values: Any, combine: Any, lanes: str, name: str) -> Any:
+        """A value for each row, in two steps, so that the first one works on vectors."""
+        vectors, lane = _axis(self.padded_keys // self.lanes, "v"), _axis(self.lanes, "lane")
+        parts = self._stage(
+            (self.lanes,),
+            lambda g, i, j: combine(values[g, i, vectors * self.lanes + j], axis=vectors),
+            lanes,
+        )
+        return self._stage((), lambda g, i: combine(parts[g, i, lane], axis=lane), name)
+
+    def _context(self, weights: Any, value: Any) -> Any:
+        axis = _axis(self.keys, "j")
+
+        def element(group: Any, row: Any, column: Any) -> Any:
+            at = self._head(group, self.value)
+            of_values = self.value.read(value, **at, L=axis, D=column)
+            return te.sum(weights[group, row, axis] * of_values, axis=axis)
+
+        return self._stage((self.value.size("D"),), element, CONTEXT)
+
+
+_maximum = te.comm_reducer(
+    lambda one, other: tirx.max(one, other),
+    lambda dtype: tirx.const(-math.inf, dtype),
+    "maximum",
+)
+"""TVM's own begins with the least finite number."""
+
+
+def _axis(extent: int, name: str) -> Any:
+    return te.reduce_axis((tirx.const(0, "int64"), tirx.const(extent, "int64")), name=name)

@@ -1,0 +1,85 @@
+"""The sketch of attention: blocks of rows go through all stages before the next block."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tlmd.alternatives import attention as stages
+from tlmd.alternatives.scheduling import StageSchedule
+
+_MOST_ROWS, _MOST_VECTORS, _MOST_UNROLLED = 14, 4, 8
+
+
+def by_rows(program: StageSchedule) -> None:
+    """Compute each stage at the loop over blocks of rows; the keys are packed before."""
+    schedule = program.schedule
+    scores, context = program.block(stages.SCORES), program.block(stages.CONTEXT)
+    _, rows, keys, depth = schedule.get_loops(scores)
+    blocks, tiles, row = schedule.sample_perfect_tile(rows, 3, _MOST_ROWS)
+    width = int(schedule.get(scores).reads[1].source.ty.shape[-1]) // program.lanes
+    panel, vectors, lane = schedule.split(keys, [None, width, program.lanes])
+    key_vectors = schedule.sample_perfect_tile(vectors, 2, _MOST_VECTORS)
+    schedule.fuse(panel, vectors, lane)  # the block is moved as a whole
+    depth_factors = schedule.sample_perfect_tile(depth, 2, _MOST_UNROLLED)
+    *_, columns, summed = schedule.get_loops(context)
+    vectors, lane = program.vectors(columns)
+    value_vectors = schedule.sample_perfect_tile(vectors, 2, _MOST_VECTORS)
+    schedule.fuse(vectors, lane)
+    summed_factors = schedule.sample_perfect_tile(summed, 2, _MOST_UNROLLED)
+
+    _place(program, (blocks, tiles, row))
+    _product(program, context, row, [None, *value_vectors], summed_factors)
+    _product(program, scores, row, [None, *key_vectors], depth_factors)
+    for name in (stages.WEIGHTS, stages.BIASED):
+        if name in program.names:
+            _, lane = program.vectors(program.loops(name, 1)[0])
+            schedule.vectorize(lane)
+    for name in (stages.MAXIMA, stages.SUMS):
+        lane, vectors = program.loops(name, 2)
+        schedule.reorder(vectors, lane)
+        schedule.vectorize(lane)
+    for name in (stages.MAXIMUM, stages.SUM):
+        schedule.unroll(program.loops(name, 1)[0])
+    _keys(program)
+
+
+def _place(program: StageSchedule, rows: tuple[Any, Any, Any]) -> None:
+    """Order the loops of the result, and compute at its blocks of rows what it needs."""
+    schedule, names = program.schedule, program.names
+    last = program.block(names[-1])
+    images, row, heads, columns = schedule.get_loops(last)
+    block, tile, inner = schedule.split(row, [None, *rows[1:]])
+    vectors, lane = program.vectors(columns)
+    schedule.reorder(images, heads, block, tile, inner, vectors, lane)
+    schedule.unroll(vectors)
+    schedule.vectorize(lane)
+    for name in names[names.index(stages.SHIFTED) : names.index(stages.WEIGHTS)]:
+        schedule.compute_inline(program.block(name))
+    moved = names[names.index(stages.SCORES) : names.index(stages.SHIFTED)]
+    moved += names[names.index(stages.WEIGHTS) : -1]
+    for name in reversed(moved):
+        schedule.compute_at(program.block(name), block, preserve_unit_loops=True)
+
+
+def _product(program: StageSchedule, block: Any, row: Any, columns: list[Any], sums: Any) -> None:
+    """A GEMM of the rows of a block, with a kernel of rows x vectors."""
+    schedule = program.schedule
+    rows, column, summed = schedule.get_loops(block)[-3:]
+    tile, row = schedule.split(rows, [None, row])
+    panel, vector, lane = schedule.split(column, [None, columns[-1], program.lanes])
+    outer, unrolled = schedule.split(summed, list(sums))
+    schedule.reorder(panel, tile, outer, unrolled, row, vector, lane)
+    for loop in (unrolled, row, vector):
+        schedule.unroll(loop)
+    schedule.vectorize(lane)
+
+
+def _keys(program: StageSchedule) -> None:
+    """Transpose the keys by square tiles, which are loaded and stored by whole vectors."""
+    schedule = program.schedule
+    depth, column = program.loops(stages.KEYS, 2)
+    outer, inner = program.vectors(depth)
+    vectors, lane = program.vectors(column)
+    schedule.reorder(outer, vectors, inner, lane)
+    schedule.unroll(inner)
+    schedule.vectorize(lane)
