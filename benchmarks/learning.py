@@ -37,8 +37,8 @@ COUNTS = (1, 4, 10, 16)
 # stride 2, and 1x1), depthwise convolution.
 _CHOSEN = {
     ("bert-base", (1, 128)): (
-        "fused_matmul_add2",
-        "fused_matmul4_add2_add",
+        "fused_matmul_add1",
+        "fused_matmul4_add1_add",
         "matmul2",
         "fast_softmax",
         "layer_norm",

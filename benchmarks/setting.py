@@ -39,10 +39,14 @@ def tasks(target: TargetInfo) -> list[Task]:
 def tasks_of_networks(
     chosen: Mapping[tuple[str, tuple[int, ...]], Iterable[str]], target: TargetInfo
 ) -> list[Task]:
-    """The tasks with these names, of networks of the zoo at these input shapes."""
+    """The tasks with these names, of networks of the zoo at these input shapes.
+
+    Attention is not fused, so that these are the subgraphs that MetaSchedule tunes, too.
+    """
     found = []
     for workload, names in chosen.items():
-        tasks = {task.name: task for task in workload_tasks(workload, target)}
+        listed = workload_tasks(workload, target, fuse_attention=False)
+        tasks = {task.name: task for task in listed}
         found += [tasks[name] for name in names]
     return found
 

@@ -149,12 +149,15 @@ def training_tasks(
                 yield task
 
 
-def workload_tasks(workload: Workload, target_info: TargetInfo) -> list[Task]:
-    """The tasks of one zoo network at one input shape."""
+def workload_tasks(
+    workload: Workload, target_info: TargetInfo, *, fuse_attention: bool = True
+) -> list[Task]:
+    """The tasks of one zoo network at one input shape; `fuse_attention` as in `lowering.lower`."""
     from tlmd.space.target import tvm_target
     from tlmd.workloads import lowering
 
-    lowered = lowering.lower(_load(workload).module, tvm_target(target_info))
+    module, target = _load(workload).module, tvm_target(target_info)
+    lowered = lowering.lower(module, target, fuse_attention=fuse_attention)
     return lowering.extract(lowered, target_info)
 
 

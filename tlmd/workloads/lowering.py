@@ -49,15 +49,25 @@ class Compiled:
     """Names of the tunable functions without a record, which use TVM's default schedule."""
 
 
-def lower(module: IRModule, target: Any, known: dict[str, Any] | None = None) -> IRModule:
+def lower(
+    module: IRModule,
+    target: Any,
+    known: dict[str, Any] | None = None,
+    *,
+    fuse_attention: bool = True,
+) -> IRModule:
     """Lower a Relax module to fused TensorIR functions and the Relax function that calls them.
 
     Weights must be constants and shapes static, as in the modules of `frontends.load_model`.
     `known` holds functions by task id; modules that are lowered with the same one share them.
+    Without `fuse_attention` its operators are functions of their own, as on targets but CPUs.
     """
     on_cpu = str(target.kind.name) == "llvm"
+    mutators: list[type[Any]] = [rewrites.VectorMath] if on_cpu else []
+    if on_cpu and fuse_attention:
+        mutators = [FuseAttention, reshapes.SinkMoves, *mutators]
     with target, PassContext(opt_level=3):
-        lowered = Sequential([*_graph_passes(module, on_cpu), *_loop_passes()])(module)
+        lowered = Sequential([*_graph_passes(module, mutators), *_loop_passes()])(module)
     return _with_equal_names(lowered, {} if known is None else known)
 
 
@@ -75,8 +85,8 @@ def _with_equal_names(lowered: IRModule, known: dict[str, Any]) -> IRModule:
     return IRModule(functions, attrs=lowered.attrs)
 
 
-def _graph_passes(module: IRModule, on_cpu: bool) -> list[Any]:
-    """Passes over operators. Their order matters; see the comments."""
+def _graph_passes(module: IRModule, mutators: list[type[Any]]) -> list[Any]:
+    """Passes over operators, `mutators` last. Their order matters; see the comments."""
     passes = [
         rewrites.apply([rewrites.FoldNormalisation, rewrites.SpellOut]),
         rewrites.apply([reshapes.SpellOutMoves, reshapes.FoldMoves]),
@@ -89,7 +99,6 @@ def _graph_passes(module: IRModule, on_cpu: bool) -> list[Any]:
     if _has_convolutions(module):
         # After the weights are folded to constants, because ConvertLayout crashes on nested calls.
         passes += [transform.ConvertLayout(_LAYOUTS), transform.CanonicalizeBindings()]
-    on_loops = [FuseAttention, reshapes.SinkMoves, rewrites.VectorMath] if on_cpu else []
     return [
         *passes,
         rewrites.apply([reshapes.FoldMoves]),
@@ -97,7 +106,7 @@ def _graph_passes(module: IRModule, on_cpu: bool) -> list[Any]:
         transform.EliminateCommonSubexpr(),
         rewrites.apply([reshapes.SinkMoves, reshapes.SinkMoves]),
         transform.DeadCodeElimination(),  # FuseAttention counts uses
-        rewrites.apply(on_loops),
+        rewrites.apply(mutators),
         transform.DeadCodeElimination(),
     ]
 
