@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from tlmd.errors import BadInput, Failed
 from tlmd.records.store import Counts, RecordStore
+from tlmd.selection import fastest
 from tlmd.types import Baseline, Candidate, Outcome, Record, Status, TargetInfo, Task, Timing
 
 TARGET = TargetInfo("{}", "cpu", "x86_64", "avx2", 256, 1, 32768, 1048576, 0, "here")
@@ -61,6 +62,7 @@ outcomes = st.builds(
     verified=st.booleans(),
     max_abs_err=st.none() | st.just(float("inf")) | seconds,
     energy_j=st.none() | seconds,
+    compared=st.booleans(),
     timing=st.builds(Timing, build=seconds, run=seconds),
 )
 candidates = st.builds(
@@ -78,7 +80,7 @@ some_records = st.lists(
         batch=st.integers(0, 3),
         fingerprint=st.sampled_from(["here", "there"]),
         module_hash=st.text("0123456789abcdef", max_size=4),
-        created=st.floats(0, 1e10),
+        created=st.sampled_from([0.0, 1.0, 2.0]),
     ),
     max_size=12,
 )
@@ -110,15 +112,10 @@ def test_what_was_recorded_comes_back(
                 found = store.records(task_id, machine)
                 assert {r.candidate.id for r in found} == {r.candidate.id for r in mine}
                 assert len(found) == len({r.candidate.id for r in found})
-                ids, hashes = store.seen(task_id, machine)
-                assert ids == {r.candidate.id for r in mine}
-                assert hashes == {r.module_hash for r in mine} - {""}
-                right = [r for r in found if r.outcome.ok and r.outcome.verified]
-                right = [r for r in right if r.outcome.seconds < float("inf")]
-                best = store.best(task_id, machine)
-                assert (best is None) == (not right)
-                if best is not None:
-                    assert best.outcome.seconds == min(r.outcome.seconds for r in right)
+                assert all(store.has_record(r.candidate.id, task_id, machine) for r in mine)
+                assert store.best(task_id, machine) == fastest(found)
+        failed = sum(not r.outcome.ok for r in newest.values())
+        assert store.counts() == Counts(0, len(newest), failed)
 
 
 def test_only_verified_newest_measurements_are_best(store: RecordStore) -> None:

@@ -1,13 +1,11 @@
-"""Tasks in the record store: one per kind of hardware; stores of an older schema are upgraded."""
+"""Tasks and switches in the record store: a task is stored once per kind of hardware."""
 
 from __future__ import annotations
 
-import sqlite3
 from dataclasses import replace
 from pathlib import Path
 
-from tests.test_records_store import TARGET, record, store, task
-from tlmd import wire
+from tests.test_records_store import TARGET, store, task
 from tlmd.records.store import RecordStore
 
 __all__ = ["store"]  # a fixture
@@ -30,23 +28,3 @@ def test_a_switch_is_kept(tmp_path: Path) -> None:
             store.set_flag("paused", value)
         with RecordStore(tmp_path / "records.db") as store:
             assert store.flag("paused") is value and not store.flag("other")
-
-
-def test_a_store_of_schema_1_is_upgraded(tmp_path: Path) -> None:
-    path = tmp_path / "old.db"
-    with RecordStore(path) as store:
-        store.add_record(record())
-    raw = sqlite3.connect(path)
-    raw.executescript(
-        "DROP TABLE tasks; CREATE TABLE tasks (id TEXT PRIMARY KEY, payload BLOB NOT NULL);"
-        "UPDATE meta SET value = 1 WHERE key = 'schema';"
-    )
-    raw.executemany("INSERT INTO tasks VALUES (?, ?)", [(n, wire.pack(task(n))) for n in "ba"])
-    raw.commit()
-    raw.close()
-    with RecordStore(path, read_only=True) as store:
-        assert store.tasks() == [task("b"), task("a")] and len(store.all_records()) == 1
-    for _ in range(2):
-        with RecordStore(path) as store:
-            assert store.tasks() == [task("b"), task("a")]
-            assert len(store.all_records()) == 1

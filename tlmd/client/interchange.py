@@ -43,8 +43,11 @@ def import_records(path: Path, target: str, cores: int, state_dir: Path) -> dict
         tasks, records, skipped = import_database(path, targets.resolve(target, cores))
         known = {task.key for task in store.tasks()}
         store.add_tasks(task for task in tasks if task.key not in known)
-        seen = {(r.candidate.id, r.fingerprint) for r in store.all_records()}
-        store.add_records(r for r in records if (r.candidate.id, r.fingerprint) not in seen)
+        store.add_records(
+            r
+            for r in records
+            if not store.has_record(r.candidate.id, r.candidate.task_id, r.fingerprint)
+        )
     return {"tasks": len(tasks), "records": len(records), "skipped": skipped}
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from tlmd import children
 from tlmd.client.connection import Daemon, find
 from tlmd.errors import BadInput, Failed, NoDaemon
+from tlmd.records.store import RecordStore
 from tlmd.state_dir import make_state_dir
 
 _START_S = 60.0
@@ -44,6 +45,9 @@ def launch(
     """Start the process of a daemon and return at once; see `start`."""
     state_dir = make_state_dir(state_dir).absolute()
     (state_dir / "logs").mkdir(exist_ok=True)
+    records = state_dir / "records.sqlite"
+    if records.exists():  # a store of an older tlmd is upgraded here, however long that takes
+        RecordStore(records, read_only=True).close()
     command = [sys.executable, "-m", "tlmd.cli", "serve", "--state-dir", str(state_dir)]
     if config is not None:
         command += ["--config", str(Path(config).absolute())]

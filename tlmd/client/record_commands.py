@@ -21,7 +21,7 @@ def add(commands: Any, common: Common) -> None:
 
 
 def _add_records(commands: Any, common: Common) -> None:
-    records = commands.add_parser("records", help="list, import and export measured records")
+    records = commands.add_parser("records", help="list, check, import and export measured records")
     actions = records.add_subparsers(metavar="ACTION", required=True, dest="action")
     kind = "a directory with a MetaSchedule database, or a data set file .msgpack[.gz]"
     for name, text in (
@@ -34,6 +34,9 @@ def _add_records(commands: Any, common: Common) -> None:
             action.add_argument("--target", default="native", help="target of the records")
         common(action)
         action.set_defaults(run=_records)
+    check = actions.add_parser("check", help="read every record and say whether any is damaged")
+    common(check)
+    check.set_defaults(run=_check_records)
     listing = actions.add_parser("list", help="show the newest records and their ids")
     listing.add_argument("--failed", action="store_true", help="only candidates that failed")
     listing.add_argument("--task", default="", metavar="NAME", help="only of this task")
@@ -74,6 +77,21 @@ def _list_records(options: argparse.Namespace) -> int:
     state = options.state_dir or default_state_dir()
     rows = record_list.newest_records(state, options.n, options.failed, options.task)
     print(json.dumps(rows, indent=1) if options.json else record_list.text(rows))
+    return 0
+
+
+def _check_records(options: argparse.Namespace) -> int:
+    from tlmd.records.store import RecordStore
+    from tlmd.state_dir import default_state_dir
+
+    path = Path(options.state_dir or default_state_dir()) / "records.sqlite"
+    with RecordStore(path, read_only=True) as store:
+        store.check_records()
+        counts = store.counts()
+    if options.json:
+        print(json.dumps({"tasks": counts.tasks, "records": counts.records, "damaged": 0}))
+    else:
+        print(f"{counts.records} records of {counts.tasks} tasks, none damaged")
     return 0
 
 

@@ -23,6 +23,7 @@ from tlmd.daemon.calls import CallQueue
 from tlmd.daemon.event_log import EventLog
 from tlmd.daemon.job_manager import JobManager
 from tlmd.daemon.jobs import make_spec
+from tlmd.daemon.store_check import StoreCheck
 from tlmd.daemon.task_extraction import ExtractionRequest
 from tlmd.errors import BadInput, Failed, TlmdError
 from tlmd.measure.background import BackgroundWork, OtherPrograms
@@ -67,6 +68,7 @@ class Service:
         self.store = RecordStore(state_dir / "records.sqlite")
         self.snapshot: dict[str, Any] = {}
         self.started_at = time.time()
+        self._store_check = StoreCheck(self.store)
         self._settings = settings
         self._run_cores = len(
             plan_slots(config.measure.slots, set(settings.cores), settings.run_cores)[0].run
@@ -215,6 +217,7 @@ class Service:
     def _loop(self, pipeline: Pipeline) -> None:
         draining_since = math.inf
         while True:
+            self._store_check.raise_damage()
             self._answer()
             if self._stopping and draining_since == math.inf:
                 pipeline.drain()

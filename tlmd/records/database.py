@@ -14,45 +14,14 @@ from typing import Any, Self
 
 from tlmd import wire
 from tlmd.errors import BadInput, Failed
-from tlmd.types import Task
+from tlmd.records import schema
+from tlmd.records.schema import SCHEMA_VERSION
 
-SCHEMA_VERSION = 2
-
-_TASKS = """
-CREATE TABLE tasks (
-    row INTEGER PRIMARY KEY, id TEXT NOT NULL, fingerprint TEXT NOT NULL, payload BLOB NOT NULL,
-    UNIQUE (id, fingerprint)
-);
-"""
-_SCHEMA = f"""
-CREATE TABLE meta (key TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
-{_TASKS}
-CREATE TABLE records (
-    row INTEGER PRIMARY KEY,
-    candidate_id TEXT NOT NULL,
-    task_id TEXT NOT NULL,
-    fingerprint TEXT NOT NULL,
-    batch INTEGER NOT NULL,
-    created REAL NOT NULL,
-    ok INTEGER NOT NULL,
-    verified INTEGER NOT NULL,
-    seconds REAL,
-    module_hash TEXT NOT NULL,
-    payload BLOB NOT NULL,
-    UNIQUE (candidate_id, fingerprint, batch)
-);
-CREATE INDEX records_by_task ON records (task_id, fingerprint, candidate_id, created);
-CREATE TABLE baselines (
-    task_id TEXT NOT NULL, fingerprint TEXT NOT NULL, payload BLOB NOT NULL,
-    PRIMARY KEY (task_id, fingerprint)
-);
-CREATE TABLE batches (number INTEGER PRIMARY KEY, payload BLOB NOT NULL);
-CREATE TABLE checkpoints (version INTEGER PRIMARY KEY, payload BLOB NOT NULL);
-CREATE TABLE jobs (
-    row INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, state TEXT NOT NULL, payload BLOB NOT NULL
-);
-"""
 _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+_SIZES = ("page_count", "page_size")
+_CACHE_KIB = 64 << 10
+CHECKED_PAGES = 64 << 10
+"""A file of up to so many pages (of 4 KiB) is checked whole when it is opened, in about 0.3 s."""
 
 
 class Database:
@@ -60,11 +29,17 @@ class Database:
 
     Opening raises `BadInput` if the file is damaged or was written by a newer tlmd, and `Failed` if
     another process has opened it for writing. With ``read_only`` it can be opened beside a writer.
-    All methods raise `Failed` if the disk is full or broken.
+    All methods raise `Failed` if the disk is full or broken, and `BadInput` where they find damage.
+
+    Opening a file of more than `CHECKED_PAGES` checks its length, its tables and its last record;
+    `check_whole` reads all of it.
     """
 
     def __init__(self, path: Path, read_only: bool = False) -> None:
         self._path = Path(path)
+        self.needs_check = False
+        """The last writer was killed, and the file is too large to be checked when it is opened."""
+        self._read_only = read_only
         self._mutex = threading.RLock()
         self._lock_fd = -1
         if read_only and not self._path.exists():
@@ -92,8 +67,22 @@ class Database:
     def close(self) -> None:
         """Close the file, so that other processes can write it. May be called twice."""
         with self._mutex:
+            if self._lock_fd >= 0:
+                with contextlib.suppress(sqlite3.Error):  # a full disk: it is checked next time
+                    self._db.execute("UPDATE meta SET value = 0 WHERE key = 'open'")
             self._db.close()
             self._unlock()
+
+    def check_whole(self) -> None:
+        """Read the whole file and its indexes. Raises `BadInput` where they are damaged.
+
+        It reads a gigabyte in a few seconds, on a connection of its own, so that other threads and
+        processes can read and write meanwhile.
+        """
+        with self._errors():
+            db = sqlite3.connect(f"{self._path.absolute().as_uri()}?mode=ro", uri=True)
+            with contextlib.closing(db):
+                self._check_pages(db)
 
     def _open(self, read_only: bool) -> sqlite3.Connection:
         with self._errors():
@@ -101,26 +90,53 @@ class Database:
             db = sqlite3.connect(uri, uri=True, check_same_thread=False, isolation_level=None)
             try:
                 db.execute("PRAGMA busy_timeout = 10000")
+                db.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
                 if not read_only:
                     db.execute("PRAGMA journal_mode = WAL")
                     db.execute("PRAGMA synchronous = FULL")
-                self._check(db, read_only)
+                self._check(db)
             except BaseException:
                 db.close()
                 raise
         return db
 
-    def _check(self, db: sqlite3.Connection, read_only: bool) -> None:
-        if db.execute("PRAGMA quick_check(1)").fetchone()[0] != "ok":
-            raise BadInput(self._unusable("is damaged"))
+    def _check(self, db: sqlite3.Connection) -> None:
+        """Check the file in bounded time, and make or upgrade its tables."""
         tables = {row[0] for row in db.execute("SELECT name FROM sqlite_master")}
-        if not tables and not read_only:
-            db.executescript(
-                f"BEGIN; {_SCHEMA} INSERT INTO meta VALUES ('schema', {SCHEMA_VERSION}); COMMIT;"
-            )
-            return
-        if "meta" not in tables:
+        if not tables and not self._read_only:
+            schema.create(db)
+        elif "meta" not in tables:
             raise BadInput(self._unusable("is not a record store of tlmd"))
+        is_small = db.execute("PRAGMA page_count").fetchone()[0] <= CHECKED_PAGES
+        if is_small:
+            self._check_pages(db)
+        self._check_schema(db)
+        if not is_small:
+            self._check_length(db)
+            db.execute("SELECT payload FROM records ORDER BY row DESC LIMIT 1").fetchone()
+        if not self._read_only:
+            was_open = db.execute("SELECT value FROM meta WHERE key = 'open'").fetchone()
+            self.needs_check = not is_small and bool(was_open and was_open[0])
+            db.execute("INSERT OR REPLACE INTO meta VALUES ('open', 1)")
+
+    def _check_pages(self, db: sqlite3.Connection) -> None:
+        found = db.execute("PRAGMA quick_check(1)").fetchone()[0]
+        if found != "ok":
+            raise BadInput(self._unusable("is damaged"))
+
+    def _check_length(self, db: sqlite3.Connection) -> None:
+        """A file that lost its end still opens; its last pages are only missed when they are read.
+
+        What is in the write-ahead log need not be in the file yet.
+        """
+        pages, size = (db.execute(f"PRAGMA {name}").fetchone()[0] for name in _SIZES)
+        log = Path(f"{self._path}-wal")
+        if log.exists() and log.stat().st_size:
+            return
+        if self._path.stat().st_size < pages * size:
+            raise BadInput(self._unusable("is damaged (its end is missing)"))
+
+    def _check_schema(self, db: sqlite3.Connection) -> None:
         row = db.execute("SELECT value FROM meta WHERE key = 'schema'").fetchone()
         version = int(row[0]) if row else 0
         if version > SCHEMA_VERSION:
@@ -130,19 +146,15 @@ class Database:
             )
         if version < 1:
             raise BadInput(self._unusable("has no schema version"))
-        if version < 2 and not read_only:
-            self._add_fingerprints(db)
-
-    def _add_fingerprints(self, db: sqlite3.Connection) -> None:
-        """From schema 1 to 2: a task may be stored for several kinds of hardware."""
-        rows = db.execute("SELECT id, payload FROM tasks ORDER BY rowid").fetchall()
-        named = [(key, self._unpack(Task, data).target.fingerprint, data) for key, data in rows]
-        db.execute("BEGIN IMMEDIATE")
-        db.execute("DROP TABLE tasks")
-        db.execute(_TASKS)
-        db.executemany("INSERT INTO tasks (id, fingerprint, payload) VALUES (?, ?, ?)", named)
-        db.execute("UPDATE meta SET value = 2 WHERE key = 'schema'")
-        db.execute("COMMIT")
+        if version == SCHEMA_VERSION:
+            return
+        if self._read_only:
+            type(self)(self._path).close()
+            return
+        try:
+            schema.upgrade(db, version)
+        except wire.WireError as error:
+            raise BadInput(self._unusable(f"is damaged ({error})")) from error
 
     def _unusable(self, reason: str) -> str:
         return f"{self._path} {reason}; move it away (tlmd makes a new one) or restore a copy"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,16 +10,33 @@ from typing import Any
 from tlmd import wire
 from tlmd.records.database import Database
 from tlmd.records.dataset import read_dataset, write_dataset
+from tlmd.records.schema import ADD_RECORD, ADD_TASK_KEY, record_row
 from tlmd.selection import fastest
 from tlmd.types import Baseline, Record, Task
 
+# The number by which records name a task on one kind of machine.
+_KEY = "(SELECT key FROM task_keys WHERE task_id = ? AND fingerprint = ?)"
 # For each candidate, the latest measurement; of two at the same time, the one written last.
-_NEWEST = """
-SELECT * FROM (
-    SELECT *, ROW_NUMBER() OVER (PARTITION BY candidate_id ORDER BY created DESC, row DESC) AS nth
-    FROM records WHERE task_id = ? AND fingerprint = ?
-) WHERE nth = 1
+_NEWEST = f"""
+SELECT payload FROM (
+    SELECT row, created, payload,
+        ROW_NUMBER() OVER (PARTITION BY candidate ORDER BY created DESC, row DESC) AS nth
+    FROM records WHERE task = {_KEY}
+) WHERE nth = 1 ORDER BY created, row
 """
+# The best of those that were measured alone, or compared; `selection.fastest` explains the order.
+_BEST = f"""
+SELECT payload FROM records AS r
+WHERE task = {_KEY} AND compared = ? AND verified AND seconds IS NOT NULL AND NOT EXISTS (
+    SELECT 1 FROM records AS n WHERE n.task = r.task AND n.candidate = r.candidate
+    AND (n.created, n.row) > (r.created, r.row)
+) ORDER BY %s LIMIT 1
+"""
+_BEST_ALONE = _BEST % "seconds, created, row"
+_BEST_COMPARED = _BEST % "created DESC, seconds, row"
+_ID_DIGITS = 32  # of a candidate
+_PORTION = 2000  # records that are read at a time
+_KEPT_BATCHES = 1000  # plans of older batches are removed
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,32 +97,45 @@ class RecordStore(Database):
         A record replaces an older one of the same candidate, machine and batch, so a batch may be
         stored twice. Records of different batches are kept side by side.
         """
-        self._write_many(
-            "INSERT INTO records (candidate_id, task_id, fingerprint, batch, created, ok, verified,"
-            " seconds, module_hash, payload) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
-            " ON CONFLICT (candidate_id, fingerprint, batch) DO UPDATE SET"
-            " created = excluded.created, ok = excluded.ok, verified = excluded.verified,"
-            " seconds = excluded.seconds, module_hash = excluded.module_hash,"
-            " payload = excluded.payload WHERE excluded.created >= records.created",
-            [_row(record) for record in records],
-        )
+        rows = [record_row(record, wire.pack(record)) for record in records]
+        with self._transaction():
+            self._write_many(ADD_TASK_KEY, sorted({row[-2:] for row in rows}))
+            self._write_many(ADD_RECORD, rows)
 
     def records(self, task_id: str, fingerprint: str) -> list[Record]:
         """The newest record of each candidate of a task on one machine, including failures."""
-        query = f"SELECT payload FROM ({_NEWEST}) ORDER BY created, row"
-        return self._records(query, (task_id, fingerprint))
+        return self._records(_NEWEST, (task_id, fingerprint))
 
     def all_records(self) -> list[Record]:
         """All records, in the order in which they were written."""
         return self._records("SELECT payload FROM records ORDER BY row", ())
 
+    def check_records(self) -> None:
+        """Read the whole file and every record. Raises `BadInput` where something is damaged."""
+        self.check_whole()
+        last = -1
+        query = "SELECT row, payload FROM records WHERE row > ? ORDER BY row LIMIT ?"
+        while portion := self._read(query, (last, _PORTION)):
+            for _, payload in portion:
+                self._unpack(Record, payload)
+            last = portion[-1][0]
+
+    def has_record(self, candidate_id: str, task_id: str, fingerprint: str) -> bool:
+        """Whether a candidate was measured on one machine."""
+        query = f"SELECT 1 FROM records WHERE task = {_KEY} AND candidate = ? LIMIT 1"
+        return bool(self._read(query, (task_id, fingerprint, bytes.fromhex(candidate_id))))
+
     def find_records(self, prefix: str) -> list[Record]:
         """Records whose candidate id begins with `prefix`, the newest first."""
+        try:
+            bounds = [bytes.fromhex(prefix.ljust(_ID_DIGITS, digit)) for digit in "0f"]
+        except ValueError:
+            return []  # ids are hexadecimal
         query = (
-            "SELECT payload FROM records WHERE candidate_id >= ? AND candidate_id < ?"
-            " ORDER BY created DESC, row DESC"
+            "SELECT payload FROM task_keys CROSS JOIN records ON task = key"
+            " WHERE candidate BETWEEN ? AND ? ORDER BY created DESC, row DESC"
         )
-        return self._records(query, (prefix, prefix + "\x7f"))
+        return self._records(query, tuple(bounds))
 
     def newest_records(
         self, count: int, failed: bool = False, tasks: Collection[str] | None = None
@@ -117,7 +146,8 @@ class RecordStore(Database):
         """
         among = ""
         if tasks is not None:
-            among = f" AND task_id IN ({', '.join('?' * len(tasks))})"
+            marks = ", ".join("?" * len(tasks))
+            among = f" AND task IN (SELECT key FROM task_keys WHERE task_id IN ({marks}))"
         query = (
             f"SELECT payload FROM records WHERE (NOT ? OR NOT ok){among} ORDER BY row DESC LIMIT ?"
         )
@@ -125,22 +155,14 @@ class RecordStore(Database):
 
     def best(self, task_id: str, fingerprint: str) -> Record | None:
         """The best verified record among the newest of each candidate (`selection.fastest`)."""
-        return fastest(self.records(task_id, fingerprint))
-
-    def seen(self, task_id: str, fingerprint: str) -> tuple[set[str], set[str]]:
-        """Ids and final-module hashes of all candidates of a task measured on one machine."""
-        rows = self._read(
-            "SELECT DISTINCT candidate_id, module_hash FROM records"
-            " WHERE task_id = ? AND fingerprint = ?",
-            (task_id, fingerprint),
-        )
-        return {row[0] for row in rows}, {row[1] for row in rows if row[1]}
+        alone = self._records(_BEST_ALONE, (task_id, fingerprint, False))
+        return fastest([*alone, *self._records(_BEST_COMPARED, (task_id, fingerprint, True))])
 
     def counts(self) -> Counts:
-        """The numbers of tasks, records and failures."""
+        """The numbers of tasks, records and failures; the same time however many there are."""
         rows = self._read(
-            "SELECT (SELECT COUNT(*) FROM tasks), (SELECT COUNT(*) FROM records),"
-            " (SELECT COUNT(*) FROM records WHERE NOT ok)"
+            "SELECT (SELECT COUNT(*) FROM tasks), (SELECT value FROM meta WHERE key = 'records'),"
+            " (SELECT value FROM meta WHERE key = 'failed')"
         )
         return Counts(*rows[0])
 
@@ -161,7 +183,9 @@ class RecordStore(Database):
 
     def put_batch(self, number: int, payload: bytes) -> None:
         """Store the plan of a batch, which the caller encodes with `wire.pack`."""
-        self._write_many("INSERT OR REPLACE INTO batches VALUES (?, ?)", [(number, payload)])
+        with self._transaction():
+            self._write_many("INSERT OR REPLACE INTO batches VALUES (?, ?)", [(number, payload)])
+            self._write_many("DELETE FROM batches WHERE number <= ?", [(number - _KEPT_BATCHES,)])
 
     def batch(self, number: int) -> bytes | None:
         """The plan of one batch, or None."""
@@ -242,20 +266,3 @@ class RecordStore(Database):
 
     def _records(self, query: str, values: tuple[Any, ...]) -> list[Record]:
         return [self._unpack(Record, payload) for (payload,) in self._read(query, values)]
-
-
-def _row(record: Record) -> tuple[Any, ...]:
-    outcome, candidate = record.outcome, record.candidate
-    seconds = outcome.seconds if math.isfinite(outcome.seconds) else None
-    return (
-        candidate.id,
-        candidate.task_id,
-        record.fingerprint,
-        record.batch,
-        record.created,
-        outcome.ok,
-        outcome.verified,
-        seconds,
-        record.module_hash,
-        wire.pack(record),
-    )

@@ -1,0 +1,40 @@
+"""Checks a large record store after an unclean end, while the daemon already works."""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+from tlmd.errors import BadInput, TlmdError
+from tlmd.records.store import RecordStore
+
+_log = logging.getLogger("tlmd")
+
+
+class StoreCheck:
+    """Reads the whole store in a thread, if its last writer was killed and it is large.
+
+    A small store was checked when it was opened.
+    """
+
+    def __init__(self, store: RecordStore) -> None:
+        self._store = store
+        self._damage = ""
+        self._thread = threading.Thread(target=self._run, name="check", daemon=True)
+        if store.needs_check:
+            _log.info("the last daemon was killed: checking the record store in the background")
+            self._thread.start()
+
+    def raise_damage(self) -> None:
+        """Raise `BadInput` if damage was found up to now."""
+        if self._damage:
+            raise BadInput(self._damage)
+
+    def _run(self) -> None:
+        try:
+            self._store.check_whole()
+            _log.info("the record store is whole")
+        except BadInput as error:
+            self._damage = str(error)
+        except TlmdError as error:  # such as a disk that is slow to answer: nothing is known
+            _log.warning("the record store could not be checked: %s", error)
