@@ -17,6 +17,7 @@ from tlmd.learn.finetune import FineTuner
 from tlmd.model import checkpoint as checkpoints
 from tlmd.model.threads import use_threads
 from tlmd.pipeline.orders import Trained, TrainOrder
+from tlmd.types import Record
 
 
 class TrainerActor:
@@ -55,7 +56,8 @@ class TrainerActor:
         order = wire.unpack(TrainOrder, data)
         if order.fresh:
             self._tuner = self._new_tuner()
-        self._tuner.add(order.tasks, order.records)
+        stored = [wire.unpack(Record, data) for data in order.packed]
+        self._tuner.add(order.tasks, [*stored, *order.records])
         if self._config.start == "latest" and order.current != self._latest:
             self._tuner.follow(
                 _load(registry, order.current)

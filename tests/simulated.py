@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from tlmd import wire
 from tlmd.config import PipelineConfig, TrainConfig
 from tlmd.pipeline.orders import (
     BaselineOrder,
@@ -195,7 +196,8 @@ class SimulatedWorkerPool:
             return Baseline(order.task.id, 1.0, TARGET.fingerprint)
         if isinstance(order, TrainOrder):
             assert order.fresh or self._taught or not self.trained_on
-            self._taught |= {r.candidate.id for r in order.records}
+            stored = [wire.unpack(Record, data) for data in order.packed]
+            self._taught |= {r.candidate.id for r in (*stored, *order.records)}
             self._trained = max(self._trained, order.version)
             self.trained_on[order.version] = (order.upto, len(self._taught))
             return Trained(order.version, len(self._taught), 1, 1.0, 1.0)
@@ -253,8 +255,14 @@ class MemoryStore:
     def add_records(self, records: Iterable[Record]) -> None:
         self.rows.extend(records)
 
-    def all_records(self) -> list[Record]:
-        return list(self.rows)
+    def last_row(self) -> int:
+        return len(self.rows)
+
+    def packed_records(self, after: int, count: int) -> list[tuple[int, str, str, int, bytes]]:
+        found = list(enumerate(self.rows, 1))[after : after + count]
+        return [
+            (row, r.candidate.task_id, r.fingerprint, r.batch, wire.pack(r)) for row, r in found
+        ]
 
     def tasks(self) -> list[Task]:
         return self.known

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tlmd.config import RENAMED, Config, known_keys, load
+from tlmd.config import Config, known_keys, load
+from tlmd.config_file import RENAMED
 from tlmd.errors import BadInput
 
 

@@ -46,6 +46,7 @@ SHARED = {
     "children",
     "computation",
     "config",
+    "config_file",
     "errors",
     "guarded_child",
     "model_spec",
@@ -77,7 +78,7 @@ OLD_WORDS = re.compile(
     re.IGNORECASE,
 )
 ALLOWED_WORDS = {
-    "tlmd/config.py": {"lend"},  # RENAMED: keys of 0.1
+    "tlmd/config_file.py": {"lend"},  # RENAMED: keys of 0.1
     "tests/test_config.py": {"lend"},
     "benchmarks/pipeline.md": {"lessons"},  # a key of older figures
     # the name of a file of every checkpoint

@@ -5,15 +5,14 @@ The environment variable ``TLMD_MEASURE__BUILDERS=1`` sets ``measure.builders``.
 
 from __future__ import annotations
 
-import difflib
 import os
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from tlmd.config_file import explain, put, read, rename
 from tlmd.errors import BadInput
 
 SHIPPED = Path(__file__).parent / "pretrained"
@@ -22,15 +21,6 @@ SHIPPED = Path(__file__).parent / "pretrained"
 _PREFIX = "TLMD_"
 # Set by other parts of tlmd for their own processes; not configuration.
 _RESERVED = {"TLMD_STATE_DIR"}
-# Keys of tlmd 0.1 that have another name now; files that use them still work.
-RENAMED = {
-    "measure.lend": "measure.build_on_run_cores",
-    "generate.over": "generate.oversample",
-    "generate.least": "generate.oversample_min",
-    "generate.most": "generate.oversample_max",
-    "pipeline.turn": "pipeline.per_task",
-    "registry.tolerated_legal": "registry.tolerated_order",
-}
 
 
 class _Section(BaseModel):
@@ -174,6 +164,10 @@ class TrainConfig(_Section):
     rounds: int = Field(20, ge=0)
     """New trees of the cost model in one round."""
 
+    window: int = Field(20_000, ge=1)
+    """The newest records that the trainer knows; older ones stay in the store. 20,000 need about
+    300 MB of its memory."""
+
     threads: int = Field(0, ge=0)
     """0: all cores that it may use, but one."""
 
@@ -239,56 +233,18 @@ def load(
 
     Raises `BadInput` with the key, the reason and, for an unknown key, the nearest known one.
     """
-    tree: dict[str, Any] = _read(path) if path else {}
+    tree: dict[str, Any] = read(path) if path else {}
     for name, value in environment.items():
         if name.startswith(_PREFIX) and "__" in name and name not in _RESERVED:
-            _put(tree, name[len(_PREFIX) :].lower().split("__"), value)
+            put(tree, name[len(_PREFIX) :].lower().split("__"), value)
     for key, value in (flags or {}).items():
         if value is not None:
-            _put(tree, key.split("."), value)
-    _rename(tree)
+            put(tree, key.split("."), value)
+    rename(tree)
     try:
         return Config.model_validate(tree)
     except ValidationError as error:
-        raise BadInput(_explain(error, path)) from error
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(path.read_text())
-    except OSError as error:
-        raise BadInput(f"cannot read the configuration {path}: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise BadInput(f"{path} is not valid TOML: {error}") from error
-
-
-def _put(tree: dict[str, Any], keys: list[str], value: Any) -> None:
-    for key in keys[:-1]:
-        tree = tree.setdefault(key, {})
-        if not isinstance(tree, dict):
-            raise BadInput(f"configuration key {'.'.join(keys)!r} is not a section")
-    tree[keys[-1]] = value
-
-
-def _rename(tree: dict[str, Any]) -> None:
-    """Move values of old keys to their new names; a value under the new name wins."""
-    for old, new in RENAMED.items():
-        section, _, key = old.partition(".")
-        values = tree.get(section)
-        if isinstance(values, dict) and key in values:
-            values.setdefault(new.partition(".")[2], values.pop(key))
-
-
-def _explain(error: ValidationError, path: Path | None) -> str:
-    """One line about the first thing that is wrong."""
-    first = error.errors()[0]
-    key = ".".join(map(str, first["loc"]))
-    where = f"in {path}" if path else "in the configuration"
-    if first["type"] != "extra_forbidden":
-        return f"configuration key {key!r} {where}: {first['msg'].lower()} (got {first['input']!r})"
-    near = difflib.get_close_matches(key, known_keys(), 1)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
-    return f"unknown configuration key {key!r} {where}{hint}"
+        raise BadInput(explain(error, path, known_keys())) from error
 
 
 def known_keys() -> list[str]:

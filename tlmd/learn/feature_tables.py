@@ -39,6 +39,11 @@ class FeatureTables:
             self._decisions(task, [r for r, _ in pairs]),
         )
 
+    def forget(self, candidate_id: str) -> None:
+        """Drop what is kept of a candidate."""
+        self._made.pop(candidate_id, None)
+        self._decided.pop(candidate_id, None)
+
     def _decisions(self, task: Task, records: Sequence[Record]) -> Floats:
         """The decision features of the records ``[n, decision_features.WIDTH]``."""
         new = {r.candidate.id: r.candidate for r in records if r.candidate.id not in self._decided}

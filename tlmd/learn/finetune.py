@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import random
 import time
-from collections import defaultdict
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
@@ -50,12 +50,13 @@ class Report:
 
 
 class FineTuner:
-    """Makes checkpoints from a base, which it does not change, and from all records added so far.
+    """Makes checkpoints from a base, which it does not change, and from the records added so far.
 
-    `config` is the section ``train``; the share `held_out` of all candidates is never trained on;
-    `device` is where the language model is trained, as torch names it. `replay` are demonstrations
-    of the base's own training, which each round shows beside the new ones, so that nothing is
-    forgotten. Not thread-safe. Raises `BadInput` for an unknown policy.
+    `config` is the section ``train``; only the newest `config.window` records are kept. The share
+    `held_out` of all candidates is never trained on. `device` is where the language model is
+    trained, as torch names it. `replay` are demonstrations of the base's own training, which each
+    round shows beside the new ones, so that nothing is forgotten. Not thread-safe. Raises
+    `BadInput` for an unknown policy.
     """
 
     def __init__(
@@ -79,6 +80,10 @@ class FineTuner:
         self._tasks: dict[str, dict[str, Task]] = defaultdict(dict)
         self._records: dict[tuple[str, str], dict[str, Record]] = defaultdict(dict)
         self._readers: dict[str, RecordReader] = {}
+        self._datasets: dict[tuple[str, str], TaskDataset] = {}
+        """Of the tasks of which nothing new is known since."""
+        self._age: OrderedDict[tuple[str, str, str], None] = OrderedDict()
+        """Task, machine and candidate of every record, the oldest first."""
 
     def add(self, tasks: Sequence[Task], records: Sequence[Record]) -> None:
         """Add tasks and records; a newer record of a candidate replaces the older one.
@@ -88,11 +93,30 @@ class FineTuner:
         for task in tasks:
             if task.module:
                 self._tasks[task.id][task.target.fingerprint] = task
+                self._datasets.pop((task.id, task.target.fingerprint), None)
         for record in records:
-            known = self._records[record.candidate.task_id, record.fingerprint]
-            old = known.get(record.candidate.id)
-            if old is None or record.created >= old.created:
-                known[record.candidate.id] = record
+            key = record.candidate.task_id, record.fingerprint
+            known, name = self._records[key], record.candidate.id
+            old = known.get(name)
+            if old != record and (old is None or record.created >= old.created):
+                known[name] = record
+                self._datasets.pop(key, None)
+                self._age[*key, name] = None
+                self._age.move_to_end((*key, name))
+        self._forget_oldest()
+
+    def _forget_oldest(self) -> None:
+        """Keep the newest records. Tasks stay: the pipeline sends each of them once."""
+        while len(self._age) > self._config.window:
+            (task_id, machine, name), _ = self._age.popitem(last=False)
+            key = task_id, machine
+            del self._records[key][name]
+            self._datasets.pop(key, None)
+            task = self._task(*key)
+            if task is not None:
+                self._reader(task).forget(name)
+            if not self._records[key]:
+                del self._records[key]
 
     def follow(self, checkpoint: Checkpoint) -> None:
         """Use `checkpoint` as the latest one.
@@ -109,7 +133,7 @@ class FineTuner:
         is a copy of the checkpoint where the round started.
         """
         begin = time.monotonic()
-        datasets = self._datasets(stop)
+        datasets = self._read(stop)
         cost_model = self._fit_cost_model(datasets, stop)
         newest = sorted(datasets, key=lambda dataset: -dataset.newest)
         shown = [d.training for d in newest if d.training.demonstrations]
@@ -141,17 +165,25 @@ class FineTuner:
             "seconds": round(report.seconds, 2),
         }
 
-    def _datasets(self, stop: Stop) -> list[TaskDataset]:
-        """The training data per task and machine, of the tasks that are read before `stop`."""
+    def _read(self, stop: Stop) -> list[TaskDataset]:
+        """The training data per task and machine, of the tasks that are read before `stop`.
+
+        Only tasks with new records are read and made again.
+        """
         datasets, budget = [], ReadBudget(stop)
-        for (task_id, fingerprint), records in self._records.items():
-            task = self._task(task_id, fingerprint)
-            if task is None:
-                continue
-            reader, found = self._reader(task), list(records.values())
-            if not reader.read(task, found, budget):
-                break
-            datasets.append(reader.dataset(task, found, self._select, self._held_out))
+        for key, records in self._records.items():
+            dataset = self._datasets.get(key)
+            if dataset is None:
+                task = self._task(*key)
+                if task is None:
+                    continue
+                reader, found = self._reader(task), list(records.values())
+                if not reader.read(task, found, budget):
+                    break
+                dataset = reader.dataset(task, found, self._select, self._held_out)
+                if reader.knows(found):
+                    self._datasets[key] = dataset
+            datasets.append(dataset)
         return datasets
 
     def _task(self, task_id: str, fingerprint: str) -> Task | None:

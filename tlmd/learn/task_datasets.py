@@ -69,6 +69,16 @@ class RecordReader:
             self._read(task, record, encoder)
         return not budget.stop()
 
+    def knows(self, records: Sequence[Record]) -> bool:
+        """Whether all of these records were read."""
+        return all(record.candidate.id in self._encoded for record in records)
+
+    def forget(self, candidate_id: str) -> None:
+        """Drop what is kept of a candidate."""
+        self._encoded.pop(candidate_id, None)
+        self._refused.discard(candidate_id)
+        self._features.forget(candidate_id)
+
     def dataset(
         self, task: Task, records: Sequence[Record], select: SelectionPolicy, held_out: float
     ) -> TaskDataset:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from tlmd.pipeline.backlog import TrainingBacklog
 from tlmd.pipeline.orders import (
     OrderDone,
     OrderFailed,
@@ -46,7 +47,7 @@ class Learning:
         self._state = state
         self._next_version = 1
         self._round: TrainingRound | None = None
-        self._records: list[Record] = []  # committed, and not yet with the trainer
+        self._backlog = TrainingBacklog(state.store, state.options.train.window)
         self._known_tasks: set[tuple[str, str]] = set()  # by the trainer
         self._fresh = True  # the trainer knows nothing
         self._losses = 0  # trainers that died in a row
@@ -58,7 +59,7 @@ class Learning:
 
     def add_records(self, records: list[Record]) -> None:
         """These records were committed."""
-        self._records += records
+        self._backlog.add(records)
 
     def on_joined(self, worker: Worker) -> None:
         """A trainer or a registry is ready; it may be a new one."""
@@ -66,7 +67,12 @@ class Learning:
             self.version = worker.version
             self._next_version = max(self._next_version, worker.next_version)
         elif worker.kind is WorkerKind.TRAINER:
-            self._fresh = True
+            self._start_anew()
+
+    def _start_anew(self) -> None:
+        """The trainer knows nothing."""
+        self._fresh = True
+        self._backlog.restart()
 
     def use(self, version: int) -> None:
         """The user has promoted a version or rolled back to it."""
@@ -76,7 +82,7 @@ class Learning:
         """Train if batches up to `complete` are new to the trainer; publish what was trained."""
         if self._round is None:
             idle = self._state.idle(WorkerKind.TRAINER)
-            if idle and complete > self.learnt:
+            if idle and complete > self.learnt and self._backlog.read():
                 self._train(idle[0].name, complete)
         elif self._round.trained and not self._state.has_order(PublishOrder):
             for registry in self._state.idle(WorkerKind.REGISTRY):
@@ -84,27 +90,27 @@ class Learning:
 
     def _train(self, trainer: str, upto: int) -> None:
         if self._fresh:
-            self._records = self._state.store.all_records()
             self._known_tasks.clear()
-        records = [r for r in self._records if r.batch <= upto]
-        self._records = [r for r in self._records if r.batch > upto]
+        records, packed, keys = self._backlog.take(upto)
         order = TrainOrder(
             self._next_version,
             upto,
-            self._new_tasks(records),
+            self._new_tasks(keys),
             tuple(records),
             self._fresh,
             self.version,
+            tuple(packed),
         )
         self._fresh = False
         self._round = TrainingRound(self._next_version, upto, self._state.pool.now())
         self._next_version += 1
-        self._state.emit("training", version=order.version, upto=upto, records=len(records))
+        count = len(records) + len(packed)
+        self._state.emit("training", version=order.version, upto=upto, records=count)
         self._state.send(trainer, order)
 
-    def _new_tasks(self, records: list[Record]) -> tuple[Task, ...]:
-        """Tasks of these records that the trainer does not have."""
-        wanted = {(r.candidate.task_id, r.fingerprint) for r in records} - self._known_tasks
+    def _new_tasks(self, keys: set[tuple[str, str]]) -> tuple[Task, ...]:
+        """Those of the tasks that the trainer does not have."""
+        wanted = keys - self._known_tasks
         self._known_tasks |= wanted
         if not self._state.tasks.keys() >= wanted:
             known = {t.key: t for t in self._state.store.tasks()}
@@ -153,7 +159,7 @@ class Learning:
                 loss=event.answer.loss if math.isfinite(event.answer.loss) else None,
             )
         elif isinstance(event, OrderLost):
-            self._fresh = True  # the next trainer learns everything anew
+            self._start_anew()
             self._losses += 1
             self._state.emit("training_lost", version=current.version)
             if self._losses >= _MAX_LOSSES:

@@ -119,7 +119,7 @@ class CompareOrder:
 
 @dataclass(frozen=True)
 class TrainOrder:
-    """To the trainer: learn from all records up to a batch and make a checkpoint."""
+    """To the trainer: learn from the records up to a batch and make a checkpoint."""
 
     version: int
     """Of the new checkpoint."""
@@ -130,9 +130,11 @@ class TrainOrder:
     records: tuple[Record, ...]
     """Records that are new since the last order."""
     fresh: bool = False
-    """The trainer has to forget what it knows: this order holds everything."""
+    """The trainer has to forget what it knows: this order holds all that it has to know."""
     current: int = 0
     """The version in force."""
+    packed: tuple[bytes, ...] = ()
+    """Further records, as the store has them (`wire.pack`)."""
 
 
 @dataclass(frozen=True)
@@ -233,7 +235,14 @@ class Store(Protocol):
     """Keeps what was measured. When a method that writes returns, the data is committed."""
 
     def add_records(self, records: Iterable[Record]) -> None: ...
-    def all_records(self) -> list[Record]: ...
+    def last_row(self) -> int:
+        """The number of the newest record; 0 while there is none."""
+        ...
+
+    def packed_records(self, after: int, count: int) -> list[tuple[int, str, str, int, bytes]]:
+        """The next `count` records after a row: row, task id, fingerprint, batch, packed record."""
+        ...
+
     def tasks(self) -> list[Task]: ...
     def records(self, task_id: str, fingerprint: str) -> list[Record]: ...
     def put_baseline(self, baseline: Baseline) -> None: ...

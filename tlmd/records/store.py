@@ -113,12 +113,23 @@ class RecordStore(Database):
     def check_records(self) -> None:
         """Read the whole file and every record. Raises `BadInput` where something is damaged."""
         self.check_whole()
-        last = -1
-        query = "SELECT row, payload FROM records WHERE row > ? ORDER BY row LIMIT ?"
-        while portion := self._read(query, (last, _PORTION)):
-            for _, payload in portion:
-                self._unpack(Record, payload)
+        last = 0
+        while portion := self.packed_records(last, _PORTION):
+            for row in portion:
+                self._unpack(Record, row[-1])
             last = portion[-1][0]
+
+    def last_row(self) -> int:
+        """The number of the newest record; 0 while there is none."""
+        return int(self._read("SELECT COALESCE(MAX(row), 0) FROM records")[0][0])
+
+    def packed_records(self, after: int, count: int) -> list[tuple[int, str, str, int, bytes]]:
+        """The next `count` records after a row: row, task id, fingerprint, batch, packed record."""
+        query = (
+            "SELECT row, task_id, fingerprint, batch, payload FROM records"
+            " JOIN task_keys ON key = task WHERE row > ? ORDER BY row LIMIT ?"
+        )
+        return self._read(query, (after, count))
 
     def has_record(self, candidate_id: str, task_id: str, fingerprint: str) -> bool:
         """Whether a candidate was measured on one machine."""
