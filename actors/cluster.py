@@ -120,14 +120,18 @@ class Cluster:
     # what the daemon asks of the registry
 
     def ask_registry(self, method: str, *arguments: Any) -> Any:
-        """Call a method of the registry's actor; raises what it raises, or `Failed`."""
-        member = next(
-            (m for m in self._members.values() if m.spec.kind is WorkerKind.REGISTRY), None
-        )
+        """Call a method of the registry's actor; raises what it raises, or `Failed`.
+
+        Any thread may call it. ``versions`` is answered also while the registry publishes.
+        """
+        members = list(self._members.values())
+        member = next((m for m in members if m.spec.kind is WorkerKind.REGISTRY), None)
         if member is None or not member.joined:
             raise Failed("the registry is starting; try again in a moment")
         try:
-            return ray.get(member.handle.order.remote(method, *arguments), timeout=60)
+            handle = member.handle
+            call = handle.control if method == "versions" else handle.order
+            return ray.get(call.remote(method, *arguments), timeout=60)
         except RayTaskError as error:
             raise error.as_instanceof_cause() from None
         except RayError as error:

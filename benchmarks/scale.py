@@ -130,7 +130,7 @@ class DaemonDriver(driver.Driver):
         super().step()
         if time.monotonic() > self._status_at + _STATUS_S:
             self._status_at = time.monotonic()
-            status.snapshot(self.pipeline, [], self._store, False, 0.0, 1, self._background)
+            status.snapshot(self.pipeline, [], {}, self._store, False, 0.0, 1, self._background)
 
     def totals(self) -> tuple[float, ...]:
         """Records, steps, seconds in which slots had work, CPU seconds of us and our children."""

@@ -21,6 +21,7 @@ IDLE: dict[str, Any] = {
     "slots": [],
     "actors": [],
     "jobs": [],
+    "job_counts": {},
     "convergence": None,
     "uptime_s": 0.4,
     "tlmd": "0.1.0",
@@ -45,6 +46,7 @@ BUSY: dict[str, Any] = IDLE | {
         {"id": "bert-2f00", "model": "bert", "state": "done"},
         {"id": "evil-3f00", "model": 'a"} b{c="', "state": "running"},
     ],
+    "job_counts": {"done": 2, "running": 1},
     "convergence": {"measured": 9, "window": 20, "gain": 0.02, "limit": 0.01, "converged": False},
     "training": {"running": True, "loss": 0.81, "steps": 60},
 }

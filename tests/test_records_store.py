@@ -148,8 +148,8 @@ def test_tasks_baselines_batches_checkpoints_jobs(store: RecordStore) -> None:
     store.put_job("j1", "queued", b"1")
     store.put_job("j2", "queued", b"2")
     store.put_job("j1", "done", b"3")
-    assert [j.id for j in store.jobs()] == ["j1", "j2"]
-    assert [j.id for j in store.jobs("queued")] == ["j2"]
+    assert [j.id for j in store.jobs(["done", "queued"])] == ["j1", "j2"]
+    assert [j.id for j in store.jobs(["queued"])] == ["j2"]
     found = store.job("j1")
     assert found is not None and (found.state, found.payload) == ("done", b"3")
 

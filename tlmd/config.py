@@ -200,6 +200,16 @@ class DaemonConfig(_Section):
     """Of a daemon that stays and all its processes: the user's programs come first. The daemon that
     `tlmd tune` starts for one job, and those on a cluster, have the normal priority."""
 
+    keep_jobs: int = Field(1000, ge=0)
+    """Finished jobs that are kept, with the files of their tasks; older ones are removed, their
+    records are not. 0: all."""
+
+    log_bytes: int = Field(16 << 20, ge=1 << 16)
+    """Size at which a log or the trace of events is put aside and begun anew."""
+
+    keep_logs: int = Field(3, ge=0)
+    """How many of each that were put aside are kept (``daemon.log.1`` is the newest)."""
+
 
 class CheckConfig(_Section):
     """The limits of the process that loads, lowers and compiles a user's model."""

@@ -16,6 +16,7 @@ from tlmd.workloads.corpus import CORPORA
 Common = Callable[[argparse.ArgumentParser], None]
 _FOLLOW_S = 0.3
 _LINES = 40
+_JOBS = 30
 
 
 def add(commands: Any, common: Common, job: Common) -> None:
@@ -41,7 +42,9 @@ def add(commands: Any, common: Common, job: Common) -> None:
     submit.add_argument(
         "--detach", action="store_true", help="do not wait until the model is known to work"
     )
-    command("jobs", "list jobs", _jobs)
+    jobs = command("jobs", "list the newest jobs", _jobs)
+    jobs.add_argument("-n", type=arguments.positive, default=_JOBS, metavar="COUNT")
+    jobs.add_argument("--before", default="", metavar="JOB", help="list those before this one")
     wait = command("wait", "wait until a job has ended", _wait)
     cancel = command("cancel", "end a job; everything measured is kept", _cancel)
     export = command("export", "compile a job's model with its best programs", _export)
@@ -146,10 +149,13 @@ def _submit(options: Any) -> int:
 
 
 def _jobs(options: Any) -> int:
-    jobs = _daemon(options).jobs()
+    jobs = _daemon(options).jobs(options.n, options.before)
     from tlmd.client import views
 
-    return _print(options, jobs, views.jobs_text(jobs))
+    text = views.jobs_text(jobs)
+    if len(jobs) == options.n:
+        text += f"\nolder ones: tlmd jobs --before {jobs[0]['id']}"
+    return _print(options, jobs, text)
 
 
 def _wait(options: Any) -> int:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
-from urllib.parse import urlsplit
+from urllib.parse import urlencode, urlsplit
 
 from tlmd.errors import BadInput, Failed, NoDaemon
 from tlmd.types import JobState
@@ -107,9 +107,13 @@ class Daemon:
         self.ask("GET", f"/v1/jobs/{job_id}")
         return Job(self, job_id)
 
-    def jobs(self) -> list[dict[str, Any]]:
-        """Return all jobs: id, model, state, progress."""
-        documents: list[dict[str, Any]] = self.ask("GET", "/v1/jobs")
+    def jobs(self, count: int = 100, before: str = "") -> list[dict[str, Any]]:
+        """Return the newest jobs, or the newest before one, oldest first: id, state, progress.
+
+        `count` is at most 1000.
+        """
+        query = urlencode({"limit": count, "before": before})
+        documents: list[dict[str, Any]] = self.ask("GET", f"/v1/jobs?{query}")
         return documents
 
     def checkpoints(self) -> list[dict[str, Any]]:

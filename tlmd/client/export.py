@@ -37,10 +37,11 @@ def export(state_dir: Path, job_id: str, out: Path | None) -> TuneResult:
     started_at = time.monotonic()
     check_out(out)
     with RecordStore(state_dir / "records.sqlite", read_only=True) as store:
-        spec = next((s for s, _ in job_specs.stored(store) if s.id == job_id), None)
-        if spec is None:
+        found = job_specs.find(store, job_id)
+        if found is None:
             raise BadInput(f"no job {job_id!r} in {state_dir}; `tlmd jobs` lists them")
-        states = read_states(store, _tasks(spec))
+        spec = found[0]
+        states = read_states(store, _tasks(spec, state_dir))
     if not spec.model:
         raise BadInput(
             "a corpus has no model to export; `tlmd checkpoints` lists the checkpoints that it made"
@@ -49,10 +50,11 @@ def export(state_dir: Path, job_id: str, out: Path | None) -> TuneResult:
     return deliver(models, states, state_dir, out, started_at)
 
 
-def _tasks(spec: JobSpec) -> list[Task]:
-    if not spec.tasks:
+def _tasks(spec: JobSpec, state_dir: Path) -> list[Task]:
+    path = job_specs.tasks_file(spec, state_dir)
+    if path is None:
         raise Failed(f"the model of job {spec.id} is not lowered yet; wait for it")
-    return load_tasks(Path(spec.tasks))
+    return load_tasks(path)
 
 
 def read_states(store: RecordStore, tasks: list[Task]) -> list[TaskState]:

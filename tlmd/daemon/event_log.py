@@ -9,9 +9,10 @@ from collections import deque
 from pathlib import Path
 from typing import Any
 
+from tlmd.daemon.log_files import put_aside
+
 _log = logging.getLogger("tlmd")
 _KEPT = 2000
-_LARGE = 16 << 20  # bytes; a larger file is emptied when the daemon starts
 _LOGGED = {"joined", "left", "job", "published", "refused", "training_failed", "publish_failed"}
 _LOGGED |= {"write_failed", "slot_failed", "training_lost"}
 
@@ -19,13 +20,14 @@ _LOGGED |= {"write_failed", "slot_failed", "training_lost"}
 class EventLog:
     """Keeps events, which are dictionaries with ``time`` (seconds since the epoch) and ``kind``.
 
-    If the disk is full, lines of the file are lost, but the daemon continues. Not thread-safe.
+    A file of `size` bytes is put aside, of which `keep` stay. If the disk is full, lines of the
+    file are lost, but the daemon continues. Not thread-safe.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, size: int = 16 << 20, keep: int = 3) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        large = path.exists() and path.stat().st_size > _LARGE
-        self._file = path.open("w" if large else "a", buffering=1)
+        self._path, self._size, self._keep = path, size, keep
+        self._file = path.open("a", buffering=1)
         self.events: deque[dict[str, Any]] = deque(maxlen=_KEPT)
         self.counts: dict[str, int] = {}
 
@@ -40,6 +42,10 @@ class EventLog:
             _log.log(level, "%s %s", kind, text)
         try:
             self._file.write(json.dumps(event) + "\n")
+            if self._file.tell() >= self._size:
+                self._file.close()
+                put_aside(self._path, self._keep)
+                self._file = self._path.open("a", buffering=1)
         except (OSError, ValueError):
             return
 

@@ -29,6 +29,7 @@ _POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
     "connect-src 'self'; img-src data:"
 )
+_PAGE_JOBS, _MOST_JOBS = 100, 1000  # in one answer, if nothing else is asked for, and at most
 _EVENTS_S = 0.5
 _HEARTBEAT = 4
 
@@ -64,8 +65,11 @@ def make_app(service: Service, token: str) -> FastAPI:
 
 def _add_jobs(app: FastAPI, service: Service) -> None:
     @app.get("/v1/jobs")
-    async def jobs() -> Any:
-        return service.snapshot["jobs"]
+    async def jobs(limit: int = _PAGE_JOBS, before: str = "") -> Any:
+        count = min(max(limit, 1), _MOST_JOBS)
+        stored = await threaded(service.archive.summaries, count, before)
+        live = {job["id"]: job for job in service.snapshot["jobs"]}
+        return [live.get(job["id"], job) for job in stored]
 
     @app.post("/v1/jobs")
     async def submit(request: Request) -> Any:
@@ -102,6 +106,9 @@ async def _events(service: Service, job_id: str) -> AsyncIterator[str]:
     last = ""
     for beat in itertools.count(1):
         summaries = [j for j in service.snapshot.get("jobs", []) if j["id"] == job_id]
+        if not summaries:  # it ended long ago, or it has just been added
+            spec, state = await threaded(service.archive.find, job_id)
+            summaries = [service.archive.summary(spec, state)]
         line = json.dumps(summaries[0]) if summaries else last
         if line != last:
             last = line

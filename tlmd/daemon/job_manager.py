@@ -3,33 +3,37 @@
 from __future__ import annotations
 
 import logging
+import math
 import secrets
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from tlmd.config import CheckConfig
 from tlmd.daemon import jobs as job_views
 from tlmd.daemon.event_log import EventLog
+from tlmd.daemon.job_archive import JobArchive
 from tlmd.daemon.task_extraction import ExtractionRequest, TaskExtractor
 from tlmd.errors import BadInput, TlmdError
 from tlmd.pipeline.jobs import TuningJob
 from tlmd.pipeline.loop import Pipeline
 from tlmd.records import job_specs
 from tlmd.records.job_specs import JobSpec
-from tlmd.records.store import RecordStore
 from tlmd.records.task_file import load_tasks, save_tasks
 from tlmd.types import JobState, Task
 
 _log = logging.getLogger("tlmd")
 _SAVED_EVERY_S = 5.0  # how much of a time budget was used
+_RECENT = 20  # finished jobs that the status shows; the store has the others
+_SUMMARISED = 20  # jobs whose summaries are made anew each time, beside those that changed
 
 
 class JobManager:
     """The jobs of one state directory. Not thread-safe: only the pipeline's thread may use it.
+
+    In memory are those that have not ended, and the `_RECENT` that ended last.
 
     Child processes lower the models. For each one a thread waits, which sends the tasks to the
     pipeline's thread through `call`. `request_of` returns how the model of a job is lowered. Jobs
@@ -38,33 +42,39 @@ class JobManager:
 
     def __init__(
         self,
-        state_dir: Path,
-        store: RecordStore,
+        archive: JobArchive,
         event_log: EventLog,
         call: Callable[[Callable[[], Any]], Any],
         request_of: Callable[[JobSpec], ExtractionRequest],
         limits: CheckConfig,
     ) -> None:
-        self._state_dir = state_dir
-        self._store = store
+        self._archive = archive
+        self._state_dir = archive.state_dir
+        self._store = archive.store
         self._event_log = event_log
         self._call = call
         self._request_of = request_of
         self._limits = limits
         self._stages: dict[str, str] = {}
         self._specs: dict[str, tuple[JobSpec, JobState]] = {}
+        self._summaries: dict[str, tuple[object, float, dict[str, Any]]] = {}
+        """By job: what it depends on, when it was made, and the summary."""
+        self._counts: dict[str, int] | None = None  # None: something has changed
         self._waiting: dict[str, tuple[TuningJob, list[Task]]] = {}
         self._extractors: dict[str, TaskExtractor] = {}
         self._pipeline: Pipeline | None = None
 
     def open(self, resume: bool) -> None:
         """Read the stored jobs. Unfinished ones continue if `resume`; else they are cancelled."""
-        for spec, state in job_specs.stored(self._store):
+        for spec, state in job_specs.newest(self._store, _RECENT):
+            if state.is_finished:
+                self._specs[spec.id] = spec, state
+        for spec, state in job_specs.unfinished(self._store):
             self._specs[spec.id] = spec, state
-            if not state.is_finished and resume:
+            if resume:
                 self.begin(spec)
-            elif not state.is_finished:
-                self._set(job_specs.ended(spec, "its command was interrupted"), JobState.CANCELLED)
+            else:
+                self._end(spec, JobState.CANCELLED, "its command was interrupted")
 
     def attach(self, pipeline: Pipeline) -> None:
         """Give the waiting jobs to the pipeline, which has now started."""
@@ -75,7 +85,7 @@ class JobManager:
 
     def start(self, spec: JobSpec) -> str:
         """Start a new job; return its id, which no other job has."""
-        while spec.id in self._specs:
+        while self._store.job(spec.id) is not None:
             spec = replace(spec, id=f"{spec.id}-{secrets.token_hex(2)}")
         self.begin(spec)
         return spec.id
@@ -84,9 +94,10 @@ class JobManager:
         """Begin or continue a job: read its tasks, or lower its model in a child process."""
         self._set(spec, JobState.PREPARING)
         self._add(job_views.to_job(spec), [])
-        if spec.tasks and Path(spec.tasks).exists():
+        path = job_specs.tasks_file(spec, self._state_dir)
+        if path and path.exists():
             try:
-                self._add_last(spec, load_tasks(Path(spec.tasks)))
+                self._add_last(spec, load_tasks(path))
                 return
             except BadInput as error:
                 _log.warning("%s; lowering the model again", error)
@@ -102,33 +113,62 @@ class JobManager:
         spec, state = self._find(job_id)
         if not state.is_finished:
             self._drop(job_id, JobState.CANCELLED, "")
-            self._set(job_specs.ended(spec), JobState.CANCELLED)
+            self._end(spec, JobState.CANCELLED)
 
     def keep(self) -> None:
         """Store the new states of the jobs in the pipeline, and how much time they have used."""
-        for job in self._pipeline.jobs.values() if self._pipeline else ():
+        if self._pipeline is None:
+            return
+        for job in list(self._pipeline.jobs.values()):
+            if job.id not in self._specs:
+                continue
             spec, state = self._specs[job.id]
             if state is JobState.PREPARING and job.state is JobState.RUNNING and not job.tasks:
                 continue  # its model is still being prepared
             used_s = job.spent_s - spec.spent_s
-            if not state.is_finished and (job.state is not state or used_s >= _SAVED_EVERY_S):
-                spec = replace(spec, spent_s=job.spent_s)
-                ended = job.state.is_finished
-                self._set(job_specs.ended(spec, job.reason) if ended else spec, job.state)
+            if state.is_finished or (job.state is state and used_s < _SAVED_EVERY_S):
+                continue
+            spec = replace(spec, spent_s=job.spent_s)
+            if job.state.is_finished:
+                self._end(spec, job.state, job.reason)
+            else:
+                self._set(spec, job.state)
+        self._pipeline.forget_finished()
 
     def summaries(self) -> list[dict[str, Any]]:
-        """The summaries of all jobs, which `tlmd jobs` shows."""
-        now = time.monotonic()
-        return [
-            job_views.summary(s, state, self._job(s.id), now)
-            | {"stage": self._stages.get(s.id, "") if state is JobState.PREPARING else ""}
-            for s, state in self._specs.values()
-        ]
+        """The summaries of all jobs in memory, which `tlmd status` and the page show.
 
-    def detail(self, job_id: str) -> dict[str, Any]:
-        """Everything about a job. Raises `BadInput` if there is no such job."""
-        spec, state = self._find(job_id)
-        return job_views.detail(spec, state, self._job(job_id), time.monotonic())
+        Of many jobs, those that changed and a few others are summarised anew each time.
+        """
+        now = time.monotonic()
+        due = sorted(self._specs, key=lambda job_id: self._made_at(job_id))[:_SUMMARISED]
+        for job_id, (spec, state) in self._specs.items():
+            job = self._job(job_id)
+            stage = self._stages.get(job_id, "") if state is JobState.PREPARING else ""
+            depends = (state, stage, spec.reason, job.measured_now if job else 0)
+            known = self._summaries.get(job_id)
+            if known is None or known[0] != depends or (job_id in due and not state.is_finished):
+                document = job_views.summary(spec, state, job, now) | {"stage": stage}
+                self._summaries[job_id] = depends, now, document
+        return [self._summaries[job_id][2] for job_id in self._specs]
+
+    def _made_at(self, job_id: str) -> float:
+        if self._specs[job_id][1].is_finished or job_id not in self._summaries:
+            return math.inf
+        return self._summaries[job_id][1]
+
+    def counts(self) -> dict[str, int]:
+        """How many stored jobs are in each state."""
+        if self._counts is None:
+            self._counts = self._store.job_counts()
+        return self._counts
+
+    def detail(self, job_id: str) -> dict[str, Any] | None:
+        """Everything about a job of the pipeline; None for another one."""
+        job = self._job(job_id)
+        if job is None or job_id not in self._specs:
+            return None
+        return job_views.detail(*self._specs[job_id], job, time.monotonic())
 
     def close(self, error: str) -> None:
         """Stop lowering models. If the daemon failed with `error`, show unfinished jobs as failed.
@@ -190,7 +230,7 @@ class JobManager:
         spec, state = self._specs[job_id]
         if not state.is_finished:
             self._drop(job_id, JobState.FAILED, reason)
-            self._set(job_specs.ended(spec, reason), JobState.FAILED)
+            self._end(spec, JobState.FAILED, reason)
             self._event_log.emit("job", job=job_id, state="failed", reason=reason)
 
     def _drop(self, job_id: str, state: JobState, reason: str) -> None:
@@ -202,12 +242,22 @@ class JobManager:
 
     def _set(self, spec: JobSpec, state: JobState) -> None:
         self._specs[spec.id] = spec, state
+        self._counts = None
         job_specs.save(self._store, spec, state)
 
+    def _end(self, spec: JobSpec, state: JobState, reason: str = "") -> None:
+        """A job has ended; forget what is shown no more."""
+        self._stages.pop(spec.id, None)
+        spec = self._archive.end(spec, state, reason, self._job(spec.id))
+        self._specs[spec.id] = spec, state
+        self._counts = None
+        finished = [key for key, (_, known) in self._specs.items() if known.is_finished]
+        for job_id in finished[:-_RECENT]:
+            del self._specs[job_id]
+            self._summaries.pop(job_id, None)
+
     def _find(self, job_id: str) -> tuple[JobSpec, JobState]:
-        if job_id not in self._specs:
-            raise BadInput(f"no job {job_id!r}; `tlmd jobs` lists them")
-        return self._specs[job_id]
+        return self._specs.get(job_id) or self._archive.find(job_id)
 
     def _job(self, job_id: str) -> TuningJob | None:
         if job_id in self._waiting:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import secrets
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +17,13 @@ from tlmd.records.job_specs import JobSpec
 from tlmd.types import JobState
 from tlmd.units import microseconds
 
+_OF_THE_DAEMON = {"id", "created", "reason", "ended", "spent_s", "progress"}  # not of a request
 _CURVE = 200  # points of a task's curve in a document, about
 
 
 def make_spec(request: dict[str, Any]) -> JobSpec:
     """Check a request that came over HTTP. Raises `BadInput` with the field that is wrong."""
-    known = set(JobSpec.__dataclass_fields__) - {"id", "created", "reason", "ended", "spent_s"}
+    known = set(JobSpec.__dataclass_fields__) - _OF_THE_DAEMON
     if unknown := set(request) - known:
         raise BadInput(
             f"unknown field {min(unknown)!r} of a job; known: {', '.join(sorted(known))}"
@@ -90,7 +91,9 @@ def summary(spec: JobSpec, state: JobState, job: TuningJob | None, now: float) -
         "trials": spec.trials,
         "created": spec.created,
     }
-    if job is not None:
+    if spec.progress:
+        document["progress"] = spec.progress
+    elif job is not None:
         document["progress"] = asdict(job.progress(now))
         document["reason"] = spec.reason or job.reason
     return document
@@ -102,8 +105,17 @@ def detail(spec: JobSpec, state: JobState, job: TuningJob | None, now: float) ->
     The curve is a list of ``(number of measurements, best µs so far)``.
     """
     document = summary(spec, state, job, now)
-    tasks = [] if job is None else [_task(group) for group in job.groups]
-    return document | {"tasks": tasks}
+    return document | {"tasks": [] if job is None else task_documents(job)}
+
+
+def with_progress(spec: JobSpec, job: TuningJob, now: float) -> JobSpec:
+    """The specification of a job that has ended, with how far it was."""
+    return replace(spec, progress=asdict(job.progress(now)), reason=spec.reason or job.reason)
+
+
+def task_documents(job: TuningJob) -> list[dict[str, Any]]:
+    """All tasks of a job, each with untuned and best µs, trials and curve."""
+    return [_task(group) for group in job.groups]
 
 
 def _task(group: TaskGroup) -> dict[str, Any]:

@@ -52,7 +52,7 @@ def _families(status: dict[str, Any], events: dict[str, int]) -> Iterator[Metric
         yield _gauge("batch", "Newest batch that was planned.", status["batch"])
     states = {state: int(status["state"] == state) for state in STATES}
     yield _gauges("state", "1 for the current state of the daemon, else 0.", "state", states)
-    jobs = _count((str(state) for state in JobState), (j["state"] for j in status["jobs"]))
+    jobs = dict.fromkeys(map(str, JobState), 0) | status["job_counts"]
     yield _gauges("jobs", "All jobs of the state directory, by state.", "state", jobs)
     slots = status["slots"]
     yield _gauge("slots", "Slots that measure.", len(slots))

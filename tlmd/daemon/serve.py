@@ -9,16 +9,19 @@ import secrets
 import signal
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
 from tlmd import __version__
 from tlmd.children import VERBOSE
 from tlmd.config import Config
+from tlmd.daemon.log_files import bound_logs
 from tlmd.errors import Failed
 from tlmd.state_dir import make_state_dir
 
 _log = logging.getLogger("tlmd")
+_LOGS_S = 60.0  # how often the sizes of the logs are looked at
 _WAKE_S = 0.5  # how often the main thread wakes up, so that Python can handle signals
 
 
@@ -62,8 +65,11 @@ def serve(state_dir: Path, config: Config, address: str = "", ownership: str = "
         while not service.ready.wait(_WAKE_S) and not service.done.is_set():
             pass
         _handle_signals(service)  # again, because Ray has replaced our handlers by its own
+        logs_at = 0.0
         while not service.done.wait(_WAKE_S):
-            pass
+            if time.monotonic() > logs_at + _LOGS_S:
+                logs_at = time.monotonic()
+                bound_logs(state_dir / "logs", config.daemon.log_bytes, config.daemon.keep_logs)
     finally:
         note.unlink(missing_ok=True)
         server.stop()

@@ -21,6 +21,7 @@ from tlmd.config import Config
 from tlmd.daemon import status
 from tlmd.daemon.calls import CallQueue
 from tlmd.daemon.event_log import EventLog
+from tlmd.daemon.job_archive import JobArchive
 from tlmd.daemon.job_manager import JobManager
 from tlmd.daemon.jobs import make_spec
 from tlmd.daemon.store_check import StoreCheck
@@ -64,7 +65,8 @@ class Service:
         self.ready = threading.Event()
         self.done = threading.Event()
         self.error = ""
-        self.event_log = EventLog(state_dir / "trace.jsonl")
+        kept = config.daemon
+        self.event_log = EventLog(state_dir / "trace.jsonl", kept.log_bytes, kept.keep_logs)
         self.store = RecordStore(state_dir / "records.sqlite")
         self.snapshot: dict[str, Any] = {}
         self.started_at = time.time()
@@ -79,8 +81,9 @@ class Service:
         self._calls = CallQueue()
         self._pipeline: Pipeline | None = None
         self._cluster: Cluster | None = None
+        self.archive = JobArchive(state_dir, self.store, kept.keep_jobs)
         self._jobs = JobManager(
-            state_dir, self.store, self.event_log, self._report, self._extraction_of, config.check
+            self.archive, self.event_log, self._report, self._extraction_of, config.check
         )
         self._stopping = False
         self._now = False
@@ -123,8 +126,10 @@ class Service:
 
     def detail(self, job_id: str) -> dict[str, Any]:
         """Everything about a job. Raises `BadInput` if there is no such job."""
-        document: dict[str, Any] = self.call(lambda: self._jobs.detail(job_id))
-        return document
+        document: dict[str, Any] | None = None
+        if not self.archive.find(job_id)[1].is_finished:
+            document = self.call(lambda: self._jobs.detail(job_id))
+        return document or self.archive.detail(job_id)
 
     def pause(self, paused: bool) -> None:
         """Give out no more work, or continue."""
@@ -139,21 +144,21 @@ class Service:
         self.call(switch)
 
     def checkpoints(self) -> list[dict[str, Any]]:
-        """All stored versions of the TLM."""
-        documents: list[dict[str, Any]] = self.call(lambda: self._registry("versions"))
+        """All stored versions of the TLM. The pipeline's thread is not asked."""
+        documents: list[dict[str, Any]] = self._registry().ask_registry("versions")
         return documents
 
     def use_checkpoint(self, method: str, version: int) -> int:
         """Promote a version or roll back to it; return the version in force. Raises `BadInput`."""
+        current = int(self._registry().ask_registry(method, version))
 
-        def use() -> int:
-            current = int(self._registry(method, version))
+        def use() -> None:
             assert self._pipeline is not None
             self._pipeline.learning.use(current)
             self.event_log.emit("checkpoint", action=method, version=current)
-            return current
 
-        return int(self.call(use))
+        self.call(use)
+        return current
 
     def stop(self, now: bool = False) -> None:
         """Ask the daemon to end and return at once. With `now`, it drops the work in flight."""
@@ -250,6 +255,7 @@ class Service:
         self.snapshot = status.snapshot(
             self._pipeline,
             self._jobs.summaries(),
+            self._jobs.counts(),
             self.store,
             self._stopping,
             self.started_at,
@@ -257,10 +263,10 @@ class Service:
             self._background,
         )
 
-    def _registry(self, method: str, *arguments: Any) -> Any:
-        if self._cluster is None:
+    def _registry(self) -> Cluster:
+        if self._cluster is None or self._pipeline is None:
             raise Failed("the daemon is starting; try again in a moment")
-        return self._cluster.ask_registry(method, *arguments)
+        return self._cluster
 
     def _extraction_of(self, spec: JobSpec) -> ExtractionRequest:
         slot = None

@@ -17,6 +17,7 @@ from tlmd.records.store import RecordStore
 def snapshot(
     pipeline: Pipeline | None,
     jobs: list[dict[str, Any]],
+    job_counts: dict[str, int],
     store: RecordStore,
     stopping: bool,
     started_at: float,
@@ -42,6 +43,7 @@ def snapshot(
         "slots": [],
         "actors": [],
         "jobs": jobs,
+        "job_counts": job_counts,
         "convergence": None,
         "uptime_s": round(time.time() - started_at, 1),
         "tlmd": __version__,

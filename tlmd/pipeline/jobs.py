@@ -75,6 +75,10 @@ class TuningJob:
         """The members of all groups."""
         return [task for group in self.groups for task in group.members]
 
+    def has(self, computation: str) -> bool:
+        """Whether one of its groups is of this computation."""
+        return computation in self._by_computation
+
     def add(self, task: TaskState, weight: int) -> bool:
         """Add a task to its group; False where the job has it already."""
         computation = task.task.computation

@@ -39,6 +39,7 @@ from tlmd.pipeline.orders import (
     CompareOrder,
     Event,
     MeasureOrder,
+    Order,
     PublishOrder,
     SlotOrder,
     Store,
@@ -46,10 +47,13 @@ from tlmd.pipeline.orders import (
     WorkerJoined,
     WorkerLeft,
     WorkerPool,
+    WriteOrder,
 )
 from tlmd.pipeline.state import Emit, PipelineOptions, PipelineState
 from tlmd.pipeline.task_state import TaskState
 from tlmd.types import JobState, Record, TargetInfo, Task
+
+_BY_TURNS = 32  # jobs that a step looks at, beside those whose tasks had news
 
 
 class Pipeline:
@@ -71,6 +75,8 @@ class Pipeline:
         self.jobs: dict[str, TuningJob] = {}
         self.paused = False
         self.draining = False
+        self._due: dict[str, None] = {}  # jobs that may have what they want; the next step looks
+        self._looked_at = 0  # how many jobs were looked at by turns
         self.convergence = Convergence(options.pipeline.window, options.pipeline.gain)
         self._strict = options.pipeline.strict
         last = store.last_batch()
@@ -84,6 +90,7 @@ class Pipeline:
         if job.id not in self.jobs:
             self.jobs[job.id] = job
             job.begun = self.state.pool.now()
+        self._due[job.id] = None
         for task in tasks:
             known = self.state.task(task)
             self.measuring.want_baseline(known)
@@ -95,6 +102,23 @@ class Pipeline:
         """End a job. What slots have in flight is still recorded."""
         if not self.jobs[job_id].state.is_finished:
             self._end(self.jobs[job_id], state, reason)
+
+    def forget_finished(self) -> None:
+        """Drop jobs that have ended, but for the last one and the last campaign, and their tasks.
+
+        A task that a later job has is read from the store again.
+        """
+        ended = [job for job in self.jobs.values() if job.state.is_finished]
+        shown = {job.id for job in (*ended[-1:], *[j for j in ended if j.corpus][-1:])}
+        gone = [job for job in ended if job.id not in shown]
+        if not gone:
+            return
+        for job in gone:
+            del self.jobs[job.id]
+        used = {task.task.key for job in self.jobs.values() for task in job.tasks}
+        used |= {a.task.task.key for batch in self.state.batches for a in batch.allocations}
+        for key in {task.task.key for job in gone for task in job.tasks} - used:
+            self.state.tasks.pop(key, None)
 
     def drain(self) -> None:
         """Send no more work."""
@@ -154,12 +178,30 @@ class Pipeline:
             state.leave(event.worker)
             state.emit("left", worker=event.worker)
         elif state.finish_order(event.worker, event.order):
+            self._note_jobs(event.order)
             if isinstance(event.order, SlotOrder):
                 self.measuring.on_event(event)
             elif isinstance(event.order, TrainOrder | PublishOrder):
                 self.learning.on_event(event)
             else:
                 self.generating.on_event(event)
+
+    def _note_jobs(self, order: Order) -> None:
+        """An order was answered: jobs with its task may have what they want."""
+        if isinstance(order, SlotOrder | WriteOrder):
+            task = order.task
+            self._due |= {j.id: None for j in self.jobs.values() if j.has(task.computation)}
+
+    def _jobs_to_look_at(self) -> list[TuningJob]:
+        """Those that are due, and by turns `_BY_TURNS` of the others, whose time may be over."""
+        running = [j for j in self.jobs.values() if not j.state.is_finished]
+        if len(running) > _BY_TURNS:
+            first = self._looked_at % len(running)
+            by_turns = {j.id for j in (running + running)[first : first + _BY_TURNS]}
+            self._looked_at += _BY_TURNS
+            running = [j for j in running if j.id in self._due or j.id in by_turns]
+        self._due.clear()
+        return running
 
     def _on_records(self, batch: Batch, task: TaskState, records: list[Record]) -> None:
         for allocation in batch.allocations:
@@ -189,7 +231,7 @@ class Pipeline:
 
     def _finish_jobs(self) -> None:
         now = self.state.pool.now()
-        for job in self.jobs.values():
+        for job in self._jobs_to_look_at():
             if job.state is not JobState.RUNNING or not job.all_tasks_known:
                 continue
             if not job.corpus:

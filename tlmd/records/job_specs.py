@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
 
 from tlmd import wire
+from tlmd.errors import BadInput
 from tlmd.model_spec import ModelSpec, Shapes
-from tlmd.records.store import RecordStore
+from tlmd.records.job_table import JobRow, JobTable
 from tlmd.types import JobState
 
 
@@ -61,6 +64,9 @@ class JobSpec:
     spent_s: float = 0.0
     """Seconds of `time_budget` that are over."""
 
+    progress: dict[str, Any] = field(default_factory=dict)
+    """How far the job was when it ended (`pipeline.jobs.Progress`)."""
+
     @property
     def model_spec(self) -> ModelSpec:
         """The model with everything that loading it depends on."""
@@ -77,16 +83,59 @@ class JobSpec:
         return self.model or f"corpus {self.corpus}"
 
 
-def save(store: RecordStore, spec: JobSpec, state: JobState) -> None:
+def save(store: JobTable, spec: JobSpec, state: JobState) -> None:
     """Store a job and its state."""
     store.put_job(spec.id, str(state), wire.pack(spec))
 
 
-def stored(store: RecordStore) -> list[tuple[JobSpec, JobState]]:
-    """All stored jobs with their states, oldest first."""
-    return [(wire.unpack(JobSpec, row.payload), JobState(row.state)) for row in store.jobs()]
+def unfinished(store: JobTable) -> list[tuple[JobSpec, JobState]]:
+    """The stored jobs that have not ended, with their states, oldest first."""
+    open_states = [state for state in JobState if not state.is_finished]
+    return [_read(row) for row in store.jobs(open_states)]
+
+
+def newest(store: JobTable, count: int, before: str = "") -> list[tuple[JobSpec, JobState]]:
+    """The newest jobs, or the newest before the job with that id; the oldest of them first.
+
+    Raises `BadInput` if there is no such job.
+    """
+    if before and store.job(before) is None:
+        raise BadInput(f"no job {before!r}; `tlmd jobs` lists them")
+    return [_read(row) for row in store.newest_jobs(count, before)]
+
+
+def find(store: JobTable, job_id: str) -> tuple[JobSpec, JobState] | None:
+    """The job with this id and its state, or None."""
+    row = store.job(job_id)
+    return _read(row) if row is not None else None
+
+
+def remove_oldest(store: JobTable, keep: int) -> list[JobSpec]:
+    """Remove all finished jobs but the newest `keep`; the removed ones."""
+    finished = [state for state in JobState if state.is_finished]
+    return [_read(row)[0] for row in store.remove_jobs(finished, keep)]
+
+
+def tasks_file(spec: JobSpec, state_dir: Path) -> Path | None:
+    """The file with the job's tasks; None: the model is not lowered yet.
+
+    A state directory may have moved since, with the files of its jobs.
+    """
+    if not spec.tasks:
+        return None
+    here = state_dir / "jobs" / Path(spec.tasks).name
+    return here if here.exists() else Path(spec.tasks)
 
 
 def ended(spec: JobSpec, reason: str = "") -> JobSpec:
     """The specification of a job that ends now, with the `reason`."""
     return replace(spec, reason=reason, ended=time.time())
+
+
+def _read(row: JobRow) -> tuple[JobSpec, JobState]:
+    try:
+        return wire.unpack(JobSpec, row.payload), JobState(row.state)
+    except ValueError as error:  # a `WireError` is one
+        raise BadInput(
+            f"job {row.id} in the record store is damaged ({error}); restore a copy of the store"
+        ) from error

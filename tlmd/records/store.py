@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from tlmd import wire
-from tlmd.records.database import Database
 from tlmd.records.dataset import read_dataset, write_dataset
+from tlmd.records.job_table import JobTable
 from tlmd.records.schema import ADD_RECORD, ADD_TASK_KEY, record_row
 from tlmd.selection import fastest
 from tlmd.types import Baseline, Record, Task
@@ -51,19 +51,7 @@ class Counts:
     failed: int
 
 
-@dataclass(frozen=True, slots=True)
-class JobRow:
-    """A stored job. The payload is msgpack; the caller of `put_job` encodes it.
-
-    Example: ``JobRow("j1", "running", b"...")``.
-    """
-
-    id: str
-    state: str
-    payload: bytes
-
-
-class RecordStore(Database):
+class RecordStore(JobTable):
     """The store of one state directory. Thread-safe.
 
     A method that writes returns when its transaction is on disk. `Database` documents the errors of
@@ -177,7 +165,7 @@ class RecordStore(Database):
         )
         return Counts(*rows[0])
 
-    # Baselines, batches, checkpoints and jobs.
+    # Baselines, batches and checkpoints.
 
     def put_baseline(self, baseline: Baseline) -> None:
         """Store the time of a task's unscheduled program. It replaces an older one."""
@@ -226,27 +214,6 @@ class RecordStore(Database):
         """Versions and payloads of all checkpoints, in the order of the versions."""
         rows = self._read("SELECT version, payload FROM checkpoints ORDER BY version")
         return [(int(version), bytes(payload)) for version, payload in rows]
-
-    def put_job(self, job_id: str, state: str, payload: bytes) -> None:
-        """Store a job, or its new state. The caller encodes the payload with `wire.pack`."""
-        self._write_many(
-            "INSERT INTO jobs (id, state, payload) VALUES (?, ?, ?) ON CONFLICT (id)"
-            " DO UPDATE SET state = excluded.state, payload = excluded.payload",
-            [(job_id, state, payload)],
-        )
-
-    def job(self, job_id: str) -> JobRow | None:
-        """The job with this id, or None."""
-        rows = self._read("SELECT id, state, payload FROM jobs WHERE id = ?", (job_id,))
-        return JobRow(*rows[0]) if rows else None
-
-    def jobs(self, state: str | None = None) -> list[JobRow]:
-        """All jobs, or the jobs in one state, in the order in which they were added."""
-        rows = self._read(
-            "SELECT id, state, payload FROM jobs WHERE ?1 IS NULL OR state = ?1 ORDER BY row",
-            (state,),
-        )
-        return [JobRow(*row) for row in rows]
 
     # Data sets.
 
