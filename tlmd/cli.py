@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 from tlmd import __version__
 from tlmd.children import VERBOSE
-from tlmd.client import arguments, record_commands
+from tlmd.client import arguments, backup_commands, record_commands
 from tlmd.client import commands as client_commands
 from tlmd.errors import BadInput, Interrupted, TlmdError
 
@@ -73,6 +73,7 @@ def _parser() -> argparse.ArgumentParser:
     client_commands.add(commands, _common, _job)
     _add_serve(commands)
     record_commands.add(commands, _common)
+    backup_commands.add(commands, _common)
     _add_zoo(commands)
     _add_doctor(commands)
     return parser

@@ -73,6 +73,16 @@ class Database:
             self._db.close()
             self._unlock()
 
+    def copy_to(self, path: Path) -> None:
+        """Write a consistent copy of the file, as it is now, to a new file; others may write on."""
+        with self._errors():
+            source = sqlite3.connect(f"{self._path.absolute().as_uri()}?mode=ro", uri=True)
+            with contextlib.closing(source), contextlib.closing(sqlite3.connect(path)) as copy:
+                source.backup(copy)
+                copy.execute("PRAGMA journal_mode = DELETE")  # one file, without a log beside it
+                copy.execute("UPDATE meta SET value = 0 WHERE key = 'open'")
+                copy.commit()
+
     def check_whole(self) -> None:
         """Read the whole file and its indexes. Raises `BadInput` where they are damaged.
 
