@@ -9,6 +9,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from tlmd import __version__
 from tlmd.errors import BadInput
 
 # Keys of tlmd 0.1 that have another name now; files that use them still work.
@@ -58,5 +59,5 @@ def explain(error: ValidationError, path: Path | None, known: list[str]) -> str:
     if first["type"] != "extra_forbidden":
         return f"configuration key {key!r} {where}: {first['msg'].lower()} (got {first['input']!r})"
     near = difflib.get_close_matches(key, known, 1)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
+    hint = f"; did you mean {near[0]!r}?" if near else f"; tlmd {__version__} has no such key"
     return f"unknown configuration key {key!r} {where}{hint}"

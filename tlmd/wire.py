@@ -40,6 +40,23 @@ def unpack(cls: type[T], data: bytes) -> T:
     return typing.cast(T, _builder(typing.cast(Any, cls))(plain))
 
 
+def head(data: bytes, count: int) -> list[Any]:
+    """The first `count` items of a packed sequence or dataclass; fewer where there are no more.
+
+    They can be read where the rest is damaged, or from a newer tlmd.
+    """
+    unpacker = msgpack.Unpacker(raw=False, strict_map_key=False)
+    unpacker.feed(data)
+    items: list[Any] = []
+    try:
+        length = unpacker.read_array_header()
+        for _ in range(min(count, length)):
+            items.append(unpacker.unpack())
+    except (ValueError, msgpack.UnpackException):
+        pass
+    return items
+
+
 def _plain(value: Any) -> Any:
     """Encode a type that msgpack does not know. msgpack encodes all other types itself, in C."""
     if isinstance(value, enum.Enum):

@@ -7,6 +7,7 @@ sends the tasks as soon as they are known.
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from pathlib import Path
 
 from tlmd import wire
 from tlmd.config import CheckConfig
-from tlmd.errors import Failed
+from tlmd.errors import BadInput, Failed
 from tlmd.guarded_child import STAGE, Channel, GuardedChild, serve
 from tlmd.model_spec import ModelSpec
 from tlmd.records.task_file import load_tasks, read_tasks, save_tasks
@@ -98,7 +99,7 @@ def tasks_of(request: ExtractionRequest, on_stage: Callable[[str], None]) -> Ite
 
 def _cached(name: str, cache: Path, target: TargetInfo) -> Iterator[list[Task]]:
     """The tasks of a corpus that is known by name, from the file `cache` once it is complete."""
-    if cache.exists():
+    with contextlib.suppress(BadInput):  # it is missing, damaged or of a newer tlmd
         yield load_tasks(cache)
         return
     tasks = []

@@ -229,8 +229,13 @@ def _manifest(text: bytes, where: str) -> dict[str, Any]:
     except ValueError as error:
         raise BadInput(f"{where}: its manifest is damaged ({error})") from error
     schema = entries.get("schema") if isinstance(entries, dict) else None
+    if isinstance(schema, int) and schema > _SCHEMA:
+        raise BadInput(
+            f"{where} was made by a newer tlmd (schema {schema}, this one reads up to {_SCHEMA}); "
+            "upgrade tlmd or use another checkpoint"
+        )
     if schema != _SCHEMA:
-        raise BadInput(f"{where} has schema {schema}, not {_SCHEMA}")
+        raise BadInput(f"{where} has schema {schema}, not {_SCHEMA}; use another checkpoint")
     if entries.get("vocabulary") != vocabulary.FINGERPRINT:
         raise BadInput(
             f"{where} has another vocabulary; make a new one with 'python -m tlmd.learn.pretrain'"

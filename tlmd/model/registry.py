@@ -204,6 +204,11 @@ class Registry:
         newest = max(folders, default=0)
         try:
             plain = json.loads(path.read_text())
+            if isinstance(plain["schema"], int) and plain["schema"] > _SCHEMA:
+                raise BadInput(
+                    f"{path} was written by a newer tlmd (schema {plain['schema']}, this one reads "
+                    f"up to {_SCHEMA}); upgrade tlmd or use another --state-dir"
+                )
             if plain["schema"] != _SCHEMA:
                 raise ValueError(f"schema {plain['schema']}, not {_SCHEMA}")
             promoted = tuple(int(version) for version in plain["promoted"])

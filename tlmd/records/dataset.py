@@ -35,7 +35,9 @@ def read_dataset(path: Path) -> Dataset:
     """Read a data set file. Raises `BadInput` for any other file."""
     try:
         raw = Path(path).read_bytes()
-        data = wire.unpack(Dataset, gzip.decompress(raw) if _compressed(path) else raw)
+        raw = gzip.decompress(raw) if _compressed(path) else raw
+        check_version(path, raw, _MAGIC, DATASET_VERSION)
+        data = wire.unpack(Dataset, raw)
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise BadInput(f"{path} is damaged ({error}); export it again") from error
     except OSError as error:
@@ -44,9 +46,17 @@ def read_dataset(path: Path) -> Dataset:
         raise BadInput(f"{path} is not a tlmd data set ({error}); export it again") from error
     if data.magic != _MAGIC:
         raise BadInput(f"{path} is not a tlmd data set; export it with `tlmd records export`")
-    if data.version > DATASET_VERSION:
-        raise BadInput(f"{path} was written by a newer tlmd; upgrade tlmd to read it")
     return data
+
+
+def check_version(path: Path, raw: bytes, magic: str, known: int) -> None:
+    """Raise `BadInput` if a file that begins with `magic` was written by a newer tlmd."""
+    found = wire.head(raw, 2)
+    if len(found) == 2 and found[0] == magic and isinstance(found[1], int) and found[1] > known:
+        raise BadInput(
+            f"{path} was written by a newer tlmd (version {found[1]}, this one reads up to {known})"
+            "; upgrade tlmd to read it"
+        )
 
 
 def write_dataset(path: Path, tasks: Iterable[Task], records: Iterable[Record]) -> None:

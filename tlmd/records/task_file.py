@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 from tlmd import wire
 from tlmd.errors import BadInput, Failed
-from tlmd.records.dataset import read_dataset
+from tlmd.records.dataset import check_version, read_dataset
 from tlmd.types import Task
+
+_MAGIC, _VERSION = "tlmd-tasks", 1
+
+
+@dataclass(frozen=True, slots=True)
+class TaskFile:
+    """The content of a file of tasks."""
+
+    magic: str
+    version: int
+    tasks: tuple[Task, ...]
 
 
 def save_tasks(path: Path, tasks: Iterable[Task]) -> None:
@@ -16,16 +28,21 @@ def save_tasks(path: Path, tasks: Iterable[Task]) -> None:
     partial = path.with_name(path.name + ".partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_bytes(wire.pack(list(tasks)))
+        partial.write_bytes(wire.pack(TaskFile(_MAGIC, _VERSION, tuple(tasks))))
         partial.replace(path)
     except OSError as error:
         raise Failed(f"cannot write {path}: {error.strerror}; check the disk") from error
 
 
 def load_tasks(path: Path) -> list[Task]:
-    """Read a file of `save_tasks`. Raises `BadInput` if it is missing or damaged."""
+    """Read a file of `save_tasks`. Raises `BadInput` if it is missing, damaged or newer."""
     try:
-        return list(wire.unpack(tuple[Task, ...], path.read_bytes()))  # type: ignore[arg-type]
+        data = path.read_bytes()
+        check_version(path, data, _MAGIC, _VERSION)
+        if wire.head(data, 1) == [_MAGIC]:
+            return list(wire.unpack(TaskFile, data).tasks)
+        # tlmd 0.1 wrote the tasks alone.
+        return list(wire.unpack(tuple[Task, ...], data))  # type: ignore[arg-type]
     except OSError as error:
         raise BadInput(f"cannot read {path} ({error.strerror}); give a file of tasks") from error
     except wire.WireError as error:

@@ -1,0 +1,82 @@
+"""Files of a newer tlmd are refused in one line that says so; older ones are read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import msgpack
+import pytest
+
+from tests.fake_checkpoints import blob
+from tests.test_records_store import record, task
+from tlmd import config, wire
+from tlmd.errors import BadInput
+from tlmd.model import checkpoint as checkpoints
+from tlmd.model.registry import Registry
+from tlmd.records.dataset import read_dataset, write_dataset
+from tlmd.records.store import RecordStore
+from tlmd.records.task_file import load_tasks, read_tasks, save_tasks
+
+
+def newer(data: bytes, version: int) -> bytes:
+    """A file as a newer tlmd writes it: a higher version, one field more, and one in each item."""
+    magic, _, *parts = msgpack.unpackb(data)
+    parts = [[[*item, "new"] for item in part] for part in parts]
+    packed: bytes = msgpack.packb([magic, version, *parts, "new"])
+    return packed
+
+
+def newer_dataset(path: Path) -> None:
+    write_dataset(path, [task()], [record()])
+    path.write_bytes(newer(path.read_bytes(), 2))
+    read_dataset(path)
+
+
+def newer_tasks(path: Path) -> None:
+    save_tasks(path, [task()])
+    path.write_bytes(newer(path.read_bytes(), 2))
+    read_tasks(path)
+
+
+def newer_checkpoint(path: Path) -> None:
+    checkpoints.unpack(blob(1), path)
+    manifest = path / "manifest.json"
+    manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "schema": 2}))
+    checkpoints.read(path)
+
+
+def newer_registry(path: Path) -> None:
+    checkpoints.unpack(blob(0), path / "base")
+    Registry(path, path / "base")
+    (path / "current.json").write_text('{"schema": 2, "current": 7}')
+    Registry(path, path / "base")
+
+
+def newer_store(path: Path) -> None:
+    with RecordStore(path) as store:
+        store._db.execute("UPDATE meta SET value = 99 WHERE key = 'schema'")
+    RecordStore(path, read_only=True)
+
+
+@pytest.mark.parametrize(
+    "make", [newer_dataset, newer_tasks, newer_checkpoint, newer_registry, newer_store]
+)
+def test_what_a_newer_tlmd_wrote_is_refused(make: Callable[[Path], None], tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=r"newer tlmd.*upgrade tlmd") as caught:
+        make(tmp_path / "file")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_key_of_a_newer_tlmd_is_named_with_this_version(tmp_path: Path) -> None:
+    path = tmp_path / "tlmd.toml"
+    path.write_text("[quantum]\nqubits = 3\n")
+    with pytest.raises(BadInput, match=r"'quantum'.*tlmd \d.*has no such key"):
+        config.load(path, environment={})
+
+
+def test_tasks_of_the_first_tlmd_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "old.tasks"
+    path.write_bytes(wire.pack([task("a"), task("b")]))
+    assert load_tasks(path) == [task("a"), task("b")]
