@@ -71,6 +71,7 @@ def large(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     with RecordStore(path) as store:
         store.add_records([record(i) for i in range(2000)])
     monkeypatch.setattr(database, "CHECKED_PAGES", 4)
+    monkeypatch.setattr(database, "BACKGROUND_PAGES", 8)
     return path
 
 
@@ -78,6 +79,14 @@ def test_a_large_store_is_not_read_whole_when_it_is_opened(large: Path) -> None:
     with RecordStore(large) as store:
         assert not store.needs_check, "its writer has closed it"
         store.check_whole()
+
+
+def test_one_that_is_not_very_large_is_checked_beside_the_work(
+    large: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database, "BACKGROUND_PAGES", 10_000)
+    with RecordStore(large) as store:
+        assert store.needs_check
 
 
 def test_after_an_unclean_end_a_large_store_has_to_be_checked(large: Path) -> None:

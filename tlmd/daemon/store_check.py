@@ -1,4 +1,4 @@
-"""Checks a large record store after an unclean end, while the daemon already works."""
+"""Checks a large record store while the daemon already works."""
 
 from __future__ import annotations
 
@@ -12,17 +12,14 @@ _log = logging.getLogger("tlmd")
 
 
 class StoreCheck:
-    """Reads the whole store in a thread, if its last writer was killed and it is large.
-
-    A small store was checked when it was opened.
-    """
+    """Reads the whole store in a thread, if it was too large to be checked when it was opened."""
 
     def __init__(self, store: RecordStore) -> None:
         self._store = store
         self._damage = ""
         self._thread = threading.Thread(target=self._run, name="check", daemon=True)
         if store.needs_check:
-            _log.info("the last daemon was killed: checking the record store in the background")
+            _log.info("checking the record store beside the work")
             self._thread.start()
 
     def raise_damage(self) -> None:

@@ -20,8 +20,11 @@ from tlmd.records.schema import SCHEMA_VERSION
 _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 _SIZES = ("page_count", "page_size")
 _CACHE_KIB = 64 << 10
-CHECKED_PAGES = 64 << 10
-"""A file of up to so many pages (of 4 KiB) is checked whole when it is opened, in about 0.3 s."""
+CHECKED_PAGES = 16 << 10
+"""A file of up to so many pages (of 4 KiB) is checked whole when it is opened."""
+BACKGROUND_PAGES = 256 << 10
+"""One of up to so many afterwards, beside the work; a larger one only if its writer was killed."""
+_LOG_PAGES = 8000  # in the write-ahead log before they are moved to the file
 
 
 class Database:
@@ -31,14 +34,14 @@ class Database:
     another process has opened it for writing. With ``read_only`` it can be opened beside a writer.
     All methods raise `Failed` if the disk is full or broken, and `BadInput` where they find damage.
 
-    Opening a file of more than `CHECKED_PAGES` checks its length, its tables and its last record;
-    `check_whole` reads all of it.
+    Opening a file of more than `CHECKED_PAGES` checks its length, its tables and its last record.
+    ``needs_check`` then says whether `check_whole`, which reads all of it, should follow.
     """
 
     def __init__(self, path: Path, read_only: bool = False) -> None:
         self._path = Path(path)
         self.needs_check = False
-        """The last writer was killed, and the file is too large to be checked when it is opened."""
+        """It is too large to be checked when it is opened: call `check_whole` beside the work."""
         self._read_only = read_only
         self._mutex = threading.RLock()
         self._lock_fd = -1
@@ -104,6 +107,7 @@ class Database:
                 if not read_only:
                     db.execute("PRAGMA journal_mode = WAL")
                     db.execute("PRAGMA synchronous = FULL")
+                    db.execute(f"PRAGMA wal_autocheckpoint = {_LOG_PAGES}")
                 self._check(db)
             except BaseException:
                 db.close()
@@ -117,7 +121,8 @@ class Database:
             schema.create(db)
         elif "meta" not in tables:
             raise BadInput(self._unusable("is not a record store of tlmd"))
-        is_small = db.execute("PRAGMA page_count").fetchone()[0] <= CHECKED_PAGES
+        pages = db.execute("PRAGMA page_count").fetchone()[0]
+        is_small = pages <= CHECKED_PAGES
         if is_small:
             self._check_pages(db)
         self._check_schema(db)
@@ -126,7 +131,8 @@ class Database:
             db.execute("SELECT payload FROM records ORDER BY row DESC LIMIT 1").fetchone()
         if not self._read_only:
             was_open = db.execute("SELECT value FROM meta WHERE key = 'open'").fetchone()
-            self.needs_check = not is_small and bool(was_open and was_open[0])
+            was_killed = bool(was_open and was_open[0])
+            self.needs_check = not is_small and (was_killed or pages <= BACKGROUND_PAGES)
             db.execute("INSERT OR REPLACE INTO meta VALUES ('open', 1)")
 
     def _check_pages(self, db: sqlite3.Connection) -> None:
