@@ -133,7 +133,8 @@ def fill(run: StoreRun) -> None:
 
 def measure(run: StoreRun) -> report.Row:
     """All figures of one size."""
-    opened = _timed(lambda: RecordStore(run.path).close(), _forget_pages(run.path))
+    _forget_pages(run.path)
+    opened = _timed(lambda: RecordStore(run.path).close())
     killed = _open_after_a_kill(run.path)
     rng = random.Random(1)
     with RecordStore(run.path) as store:
@@ -194,7 +195,8 @@ def _open_after_a_kill(path: Path) -> float:
         store.add_record(record(random.Random(2), 0, 3))
         os.kill(os.getpid(), signal.SIGKILL)
     os.waitpid(child, 0)
-    return _timed(lambda: RecordStore(path).close(), _forget_pages(path))
+    _forget_pages(path)
+    return _timed(lambda: RecordStore(path).close())
 
 
 def _forget_pages(path: Path) -> None:
@@ -205,7 +207,7 @@ def _forget_pages(path: Path) -> None:
     os.close(handle)
 
 
-def _timed(call: Callable[[], object], _before: None = None) -> float:
+def _timed(call: Callable[[], object]) -> float:
     begin = time.perf_counter()
     call()
     return time.perf_counter() - begin

@@ -15,6 +15,7 @@ import pytest
 import tlmd
 from tests import endtoend, processes
 from tests.processes import wait_for
+from tlmd.client.connection import find
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("small_tlm")]
 
@@ -69,12 +70,18 @@ def test_actors_that_are_killed_at_work_are_replaced_and_no_candidate_is_lost(
     assert len(after) - len(before) == sum(trials) and max(trials) == 24
 
 
+def new_daemon(state: Path) -> int:
+    """The pid of the daemon that answers; 0 while none does."""
+    found = find(state)
+    return found.pid if found is not None else 0
+
+
 def _working(state: Path) -> list[str]:
     """Processes of a daemon; Ray's two agents take a minute to see that they are alone."""
     return [p for p in processes.of(state) if "agent" not in p.lower()]
 
 
-def test_a_killed_daemon_goes_on_where_it_was_and_a_stop_leaves_nothing(
+def test_a_killed_daemon_is_started_again_goes_on_and_a_stop_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TLMD_TRAIN__ENABLED", "false")  # its start takes the cores from the rest
@@ -86,6 +93,9 @@ def test_a_killed_daemon_goes_on_where_it_was_and_a_stop_leaves_nothing(
     wait_for(lambda: len(endtoend.candidates(state)) >= 4, 120, "4 records")
     os.kill(daemon.pid, signal.SIGKILL)
     kept = endtoend.candidates(state)
+    wait_for(lambda: new_daemon(state) not in (0, daemon.pid), 60, "new daemon")
+    assert tlmd.connect(state).job(job_id).status()["state"] in ("preparing", "running")
+    assert endtoend.run("stop", "--now", "--state-dir", state).returncode == 0
     wait_for(lambda: not _working(state), 60, f"end of {_working(state)}")
 
     agents = processes.of(state)

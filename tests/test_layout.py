@@ -53,6 +53,7 @@ SHARED = {
     "selection",
     "state_dir",
     "structure",
+    "supervisor",
     "types",
     "units",
     "wire",

@@ -211,6 +211,9 @@ def _check(options: argparse.Namespace) -> int:
 def _add_serve(commands: Any) -> None:
     serve = commands.add_parser("serve", help="run the daemon in the foreground")
     serve.add_argument("--address", default="", help="join a Ray cluster, such as 'auto'")
+    serve.add_argument(
+        "--restart", action="store_true", help="start the daemon again when it has died"
+    )
     serve.add_argument("--ownership", default="", help=argparse.SUPPRESS)
     _common(serve)
     serve.set_defaults(run=_serve)
@@ -220,11 +223,25 @@ def _serve(options: argparse.Namespace) -> int:
     from tlmd import config as configuration
 
     config = configuration.load(options.config)
-    from tlmd.daemon.serve import serve
-    from tlmd.state_dir import default_state_dir
+    from tlmd.state_dir import default_state_dir, make_state_dir
 
-    state_dir = Path(options.state_dir or default_state_dir()).absolute()
+    state_dir = make_state_dir(Path(options.state_dir or default_state_dir()).absolute())
+    if options.restart:
+        return _supervise(options, state_dir)
+    from tlmd.daemon.serve import serve
+
     return serve(state_dir, config, options.address, options.ownership)
+
+
+def _supervise(options: argparse.Namespace, state_dir: Path) -> int:
+    from tlmd.supervisor import Supervisor
+
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
+    command = [sys.executable, "-m", "tlmd.cli", "serve", "--state-dir", str(state_dir)]
+    command += ["--config", str(options.config.absolute())] if options.config else []
+    command += ["--address", options.address] if options.address else []
+    command += ["--verbose"] if options.verbose else []
+    return Supervisor(command, state_dir).run()
 
 
 def _add_zoo(commands: Any) -> None:

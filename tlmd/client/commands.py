@@ -31,7 +31,14 @@ def add(commands: Any, common: Common, job: Common) -> None:
         parser.set_defaults(run=run)
         return parser
 
-    arguments.add_cores(command("start", "start the daemon in the background", _start))
+    start = command("start", "start the daemon in the background", _start)
+    arguments.add_cores(start)
+    start.add_argument(
+        "--no-restart",
+        dest="restart",
+        action="store_false",
+        help="do not start the daemon again when it has died",
+    )
     stop = command("stop", "stop the daemon; everything measured is kept", _stop)
     stop.add_argument("--now", action="store_true", help="do not wait for work in flight")
     command("status", "show what the daemon is doing", _status)
@@ -97,7 +104,7 @@ def _start(options: Any) -> int:
     running = lifecycle.running(state_dir)
     if running is not None:
         lifecycle.check_cores(running, options.cores)
-    daemon = running or lifecycle.start(state_dir, options.config, flags)
+    daemon = running or lifecycle.start(state_dir, options.config, flags, restart=options.restart)
     facts = {"pid": daemon.pid, "url": daemon.url, "state_dir": str(state_dir)}
     text = (
         f"tlmd {'runs already' if running else 'runs'} at {daemon.url} (pid {daemon.pid})\n"
@@ -109,9 +116,10 @@ def _start(options: Any) -> int:
 
 
 def _stop(options: Any) -> int:
-    daemon = _daemon(options)
-    daemon.stop(now=options.now)
-    return _print(options, {"stopped": daemon.pid}, "stopped; everything measured is kept")
+    from tlmd.client import lifecycle
+
+    pid = lifecycle.stop(_state_dir(options), now=options.now)
+    return _print(options, {"stopped": pid}, "stopped; everything measured is kept")
 
 
 def _status(options: Any) -> int:

@@ -40,7 +40,8 @@ class Daemon:
         self.url = str(note["url"])
         self.pid = int(note["pid"])
         self.private = bool(note.get("private"))
-        self._process = process
+        self.supervisor = int(note.get("supervisor", 0))
+        self.process = process
 
     def __enter__(self) -> Self:
         return self
@@ -51,7 +52,7 @@ class Daemon:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._process is not None:
+        if self.process is not None:
             self.stop()
 
     @property
@@ -151,13 +152,13 @@ class Daemon:
             if time.monotonic() > deadline:
                 raise Failed(f"the daemon (pid {self.pid}) does not end; see its log")
             time.sleep(_POLL_S)
-        if self._process is not None and self._process.stdin is not None:
-            self._process.stdin.close()
-        self._process = None
+        if self.process is not None and self.process.stdin is not None:
+            self.process.stdin.close()
+        self.process = None
 
     def _alive(self) -> bool:
-        if self._process is not None:
-            return self._process.poll() is None
+        if self.process is not None:
+            return self.process.poll() is None
         return is_alive(self.pid)
 
     def follow(self, job_id: str) -> Iterator[dict[str, Any]]:

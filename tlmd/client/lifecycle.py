@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
 import subprocess
 import sys
 import time
@@ -10,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from tlmd import children
-from tlmd.client.connection import Daemon, find
+from tlmd.client.connection import Daemon, find, is_alive
 from tlmd.errors import BadInput, Failed, NoDaemon
 from tlmd.records.store import RecordStore
 from tlmd.state_dir import make_state_dir
+from tlmd.supervisor import supervisor_of
 
 _START_S = 60.0
 _POLL_S = 0.05
@@ -25,14 +29,16 @@ def start(
     config: Path | None = None,
     flags: Mapping[str, Any] | None = None,
     ownership: str = "",
+    restart: bool = False,
 ) -> Daemon:
     """Start a daemon and wait until it answers (about a second; its actors take longer).
 
     `flags` are dotted keys of the configuration. `ownership` is "owned" (the daemon ends with this
     process, even if this process is killed), "private" (like owned, and the daemon serves one job
-    only) or empty (the daemon runs until it is stopped). Raises `Failed` with the daemon's message.
+    only) or empty (the daemon runs until it is stopped). With `restart`, a supervisor starts it
+    again when it has died. Raises `Failed` with the daemon's message.
     """
-    process = launch(state_dir, config, flags, ownership)
+    process = launch(state_dir, config, flags, ownership, restart)
     return wait_for(state_dir, process)
 
 
@@ -41,6 +47,7 @@ def launch(
     config: Path | None = None,
     flags: Mapping[str, Any] | None = None,
     ownership: str = "",
+    restart: bool = False,
 ) -> subprocess.Popen[bytes]:
     """Start the process of a daemon and return at once; see `start`."""
     state_dir = make_state_dir(state_dir).absolute()
@@ -51,6 +58,8 @@ def launch(
     command = [sys.executable, "-m", "tlmd.cli", "serve", "--state-dir", str(state_dir)]
     if config is not None:
         command += ["--config", str(Path(config).absolute())]
+    if restart:
+        command += ["--restart"]
     if ownership:
         command += ["--ownership", ownership]
     settings = {_variable(key): str(value) for key, value in (flags or {}).items()}
@@ -72,13 +81,10 @@ def wait_for(state_dir: Path, process: subprocess.Popen[bytes]) -> Daemon:
     deadline = time.monotonic() + _START_S
     while time.monotonic() < deadline:
         daemon = find(state_dir)
-        if daemon is not None and daemon.pid == process.pid:
-            owned = process if process.stdin is not None else None
-            return Daemon(
-                state_dir,
-                {"url": daemon.url, "pid": daemon.pid, "private": daemon.private},
-                owned,
-            )
+        if daemon is not None and process.pid in (daemon.pid, daemon.supervisor):
+            if process.stdin is not None:  # it ends with this process
+                daemon.process = process
+            return daemon
         if process.poll() is not None:
             raise Failed(_start_error(state_dir))
         time.sleep(_POLL_S)
@@ -106,6 +112,28 @@ def running(state_dir: Path) -> Daemon | None:
     if daemon is not None and daemon.private:
         raise Failed(f"the state directory {daemon.state_dir} is in use by pid {daemon.pid}")
     return daemon
+
+
+def stop(state_dir: Path, now: bool = False) -> int:
+    """Stop a daemon and its supervisor, wait until both have ended; the pid of the daemon.
+
+    A supervisor is also stopped while the daemon is dead. Raises `NoDaemon` where neither runs.
+    """
+    daemon = find(Path(state_dir).absolute())
+    supervisor = supervisor_of(Path(state_dir).absolute())
+    if daemon is not None:
+        daemon.stop(now=now)
+    elif not supervisor:
+        connect(state_dir)
+    if supervisor:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(supervisor, signal.SIGTERM)
+        deadline = time.monotonic() + _START_S
+        while is_alive(supervisor):
+            if time.monotonic() > deadline:
+                raise Failed(f"the supervisor (pid {supervisor}) does not end; see its log")
+            time.sleep(_POLL_S)
+    return daemon.pid if daemon is not None else supervisor
 
 
 def connect(state_dir: Path) -> Daemon:

@@ -19,6 +19,7 @@ from tlmd.config import Config
 from tlmd.daemon.log_files import bound_logs
 from tlmd.errors import Failed
 from tlmd.state_dir import make_state_dir
+from tlmd.supervisor import SUPERVISOR
 
 _log = logging.getLogger("tlmd")
 _LOGS_S = 60.0  # how often the sizes of the logs are looked at
@@ -59,6 +60,7 @@ def serve(state_dir: Path, config: Config, address: str = "", ownership: str = "
     server.start()
     note = state_dir / "daemon.json"
     facts = {"pid": os.getpid(), "url": server.url, "version": __version__, "private": private}
+    facts["supervisor"] = int(os.environ.get(SUPERVISOR, 0))
     _write_note(note, facts)
     _log.info("tlmd %s serves %s from %s", __version__, server.url, state_dir)
     try:
