@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from tlmd.client.connection import Daemon, Job
+    from tlmd.client.connection import Daemon
+    from tlmd.client.job import Job
     from tlmd.measure.measurer import Measurer
 
 # Slow tests whose files do not say so themselves.

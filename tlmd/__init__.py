@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tlmd.api import check, connect, load, start, tune
-    from tlmd.client.connection import Daemon, Job
+    from tlmd.client.connection import Daemon
+    from tlmd.client.job import Job
     from tlmd.client.tune_result import TuneResult
     from tlmd.integrations.torch_backend import optimize
 
@@ -35,7 +36,7 @@ _LAZY = {
     "start": "tlmd.api",
     "connect": "tlmd.api",
     "Daemon": "tlmd.client.connection",
-    "Job": "tlmd.client.connection",
+    "Job": "tlmd.client.job",
     "TuneResult": "tlmd.client.tune_result",
 }
 

@@ -20,7 +20,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from tlmd.client import lifecycle
-from tlmd.client.connection import Daemon, Job
+from tlmd.client.connection import Daemon
+from tlmd.client.job import Job
 from tlmd.client.model_process import ModelProcess
 from tlmd.client.progress import outlook
 from tlmd.client.tune_request import TuneRequest

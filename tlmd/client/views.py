@@ -19,7 +19,8 @@ from rich.table import Table
 from rich.text import Text
 
 from tlmd.client import lifecycle
-from tlmd.client.connection import Daemon, Job
+from tlmd.client.connection import Daemon
+from tlmd.client.job import Job
 from tlmd.client.progress import STOPPED, LiveLine, detail_line
 from tlmd.errors import BadInput, Interrupted, NoDaemon
 from tlmd.types import JobState

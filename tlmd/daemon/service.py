@@ -21,20 +21,18 @@ from tlmd.config import Config
 from tlmd.daemon import status
 from tlmd.daemon.calls import CallQueue
 from tlmd.daemon.event_log import EventLog
+from tlmd.daemon.extraction_requests import ExtractionRequests
 from tlmd.daemon.job_archive import JobArchive
 from tlmd.daemon.job_manager import JobManager
 from tlmd.daemon.jobs import make_spec
 from tlmd.daemon.store_check import StoreCheck
-from tlmd.daemon.task_extraction import ExtractionRequest
-from tlmd.errors import BadInput, Failed, TlmdError
+from tlmd.errors import Failed, TlmdError
 from tlmd.measure.background import BackgroundWork, OtherPrograms
 from tlmd.measure.cores import plan_slots
 from tlmd.pipeline.loop import Pipeline
-from tlmd.pipeline.orders import WorkerKind
+from tlmd.pipeline.orders import Worker, WorkerKind
 from tlmd.pipeline.state import PipelineOptions
-from tlmd.records.job_specs import JobSpec
 from tlmd.records.store import RecordStore
-from tlmd.types import TargetInfo
 
 if TYPE_CHECKING:
     from actors.cluster import Cluster
@@ -82,8 +80,14 @@ class Service:
         self._pipeline: Pipeline | None = None
         self._cluster: Cluster | None = None
         self.archive = JobArchive(state_dir, self.store, kept.keep_jobs)
+        requests = ExtractionRequests(
+            state_dir,
+            self._run_cores,
+            None if settings.is_local else self._joined_slots,
+            lambda: self._stopping,
+        )
         self._jobs = JobManager(
-            self.archive, self.event_log, self._report, self._extraction_of, config.check
+            self.archive, self.event_log, self._report, requests.of, config.check
         )
         self._stopping = False
         self._now = False
@@ -268,33 +272,5 @@ class Service:
             raise Failed("the daemon is starting; try again in a moment")
         return self._cluster
 
-    def _extraction_of(self, spec: JobSpec) -> ExtractionRequest:
-        slot = None
-        if not self._settings.is_local:
-            slot = self._slot_for(spec.target)
-        cache_dir = str(self.state_dir / "corpus")
-        return ExtractionRequest(
-            spec.model_spec,
-            spec.target,
-            corpus=spec.corpus,
-            cores=self._run_cores,
-            slot=slot,
-            cache_dir=cache_dir,
-        )
-
-    def _slot_for(self, target: str) -> TargetInfo:
-        """The hardware of the cluster's slot for `target`. Waits until such a slot has joined."""
-        name = target.removeprefix("slot:")
-        if target not in ("native", f"slot:{name}"):
-            raise BadInput(
-                "on a cluster, use the target 'native' (the target of its first slot) or "
-                "'slot:NAME' (nodes with the resource measure:NAME)"
-            )
-        while not self._stopping:
-            for slot in (
-                self._pipeline.state.workers_of(WorkerKind.MEASURER) if self._pipeline else []
-            ):
-                if slot.target and (target == "native" or slot.resource == f"measure:{name}"):
-                    return slot.target
-            time.sleep(_STEP_S)
-        raise Failed("the daemon is stopping")
+    def _joined_slots(self) -> list[Worker]:
+        return self._pipeline.state.workers_of(WorkerKind.MEASURER) if self._pipeline else []
