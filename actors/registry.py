@@ -37,21 +37,24 @@ class RegistryActor:
 
         held_out = wire.unpack(tuple[gate.HeldOut, ...], examples)  # type: ignore[arg-type]
 
-        def check(new: Any, current: Any) -> str:
-            before = gate.evaluate(current.model, held_out)
-            steps = int(new.notes.get("steps", 0))
-            return gate.regression(gate.evaluate(new.model, held_out), before, self._config, steps)
+        def check(new: Any, rivals: Any) -> Any:
+            return gate.judge(new, rivals, held_out, self._config)
 
         return wire.pack(self._registry.publish(blob.tobytes(), version, check))
 
     def promote(self, version: int) -> int:
-        """Keep a version for good and put it in force. Raises `BadInput`."""
+        """Pin a version and keep it for good. Raises `BadInput`."""
         self._registry.promote(version)
         return self._registry.current
 
     def rollback(self, version: int) -> int:
-        """Put an older version in force again. Raises `BadInput`."""
+        """Pin an older version. Raises `BadInput`."""
         self._registry.rollback(version)
+        return self._registry.current
+
+    def unpin(self) -> int:
+        """Let newer versions come into force again."""
+        self._registry.unpin()
         return self._registry.current
 
     def versions(self) -> list[dict[str, Any]]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import msgpack
 from tlmd.language import vocabulary
 from tlmd.model import checkpoint as checkpoints
 from tlmd.model.checkpoint import Checkpoint
+from tlmd.model.registry import GateResult
 
 _NO_COST_MODEL: Any = None
 
@@ -44,12 +46,12 @@ def load(directory: Path) -> Checkpoint:
     return Checkpoint(entries["version"], entries["preset"], None, _NO_COST_MODEL, entries["notes"])
 
 
-def accept(_new: Checkpoint, _old: Checkpoint) -> str:
-    return ""
+def accept(new: Checkpoint, _rivals: Sequence[Checkpoint]) -> GateResult:
+    return GateResult("", (new.version,))
 
 
-def refuse(_new: Checkpoint, _old: Checkpoint) -> str:
-    return "held-out loss 2.31 against 1.90 nats"
+def refuse(_new: Checkpoint, rivals: Sequence[Checkpoint]) -> GateResult:
+    return GateResult("held-out loss 2.31 against 1.90 nats", (rivals[0].version,))
 
 
 def folders(directory: Path) -> list[int]:

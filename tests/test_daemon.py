@@ -229,7 +229,9 @@ def test_checkpoints_are_promoted_and_rolled_back(daemon: tlmd.Daemon, job: tlmd
     with pytest.raises(BadInput):
         daemon.promote(999)
     assert f"version {newest} is in force" in command(daemon, "checkpoints", "promote", newest)
-    assert "in force kept" in command(daemon, "checkpoints")
+    assert "in force, pinned, kept" in command(daemon, "checkpoints")
+    assert f"version {newest} is in force until" in command(daemon, "checkpoints", "unpin")
+    assert "in force, kept" in command(daemon, "checkpoints")
 
 
 def call(daemon: tlmd.Daemon, method: str, path: str, body: Any = None, **headers: str) -> int:

@@ -20,9 +20,12 @@ from tlmd.language.sentence import choice_mask, layout
 from tlmd.language.vocabulary import IDS
 from tlmd.learn import demonstrations
 from tlmd.learn.encoding import Encoder
-from tlmd.learn.gate import EvalResult, HeldOut, evaluate, regression
+from tlmd.learn.gate import EvalResult, HeldOut, evaluate, judge, regression
 from tlmd.model import network
+from tlmd.model.checkpoint import Checkpoint
+from tlmd.model.cost_model import CostModel
 from tlmd.model.demonstration import Demonstration
+from tlmd.model.registry import GateResult
 from tlmd.model.training import Trainer, TrainingPlan
 from tlmd.space.space import TaskSpace
 from tlmd.types import Task
@@ -115,6 +118,12 @@ def test_a_taught_network_passes_and_a_forgetful_one_does_not() -> None:
     result = evaluate(model, examples)
     assert result.order > max(0.7, before.order)
     assert regression(result, before) == "" and "held-out" in regression(before, result)
+    taught = Checkpoint(2, "nano", model, CostModel(), {"steps": 25})
+    untaught = Checkpoint(1, "nano", network.create("nano"), CostModel(), {"steps": 1})
+    assert judge(taught, [untaught], examples) == GateResult("", (2,))
+    refused = judge(untaught, [taught], examples)
+    assert "held-out" in refused.reason and refused.best == (2,)
+    assert judge(untaught, [taught], []) == GateResult("", (2,)), "nothing to compare them by"
     assert evaluate(model, []) == EvalResult(True, 0.0, 0.5)
     with torch.no_grad():
         model.transformer.wte.weight[5, 5] = math.nan

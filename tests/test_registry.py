@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -18,7 +18,7 @@ from tlmd.model import checkpoint as checkpoints
 from tlmd.model import network
 from tlmd.model.checkpoint import Checkpoint
 from tlmd.model.cost_model import CostModel
-from tlmd.model.registry import Registry
+from tlmd.model.registry import GateResult, Registry
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -76,18 +76,18 @@ def test_no_flipped_bit_and_no_missing_byte_passes(data: st.DataObject) -> None:
 
 
 def test_a_version_is_published_refused_and_rolled_back(tmp_path: Path, base: Path) -> None:
-    seen: list[tuple[int, int]] = []
+    seen: list[tuple[int, list[int]]] = []
 
-    def look(new: Checkpoint, old: Checkpoint) -> str:
-        seen.append((new.version, old.version))
-        return ""
+    def look(new: Checkpoint, rivals: Sequence[Checkpoint]) -> GateResult:
+        seen.append((new.version, [rival.version for rival in rivals]))
+        return GateResult("", (new.version,))
 
     registry = Registry(tmp_path / "r", base)
     assert registry.current == 0
     assert checkpoints.from_bytes(registry.blob()).version == 0
     assert registry.publish(blob(1), 1, look).accepted
     assert registry.publish(blob(2), 2, look).accepted
-    assert seen == [(1, 0), (2, 1)]
+    assert seen == [(1, [0]), (2, [1])]
     refused = registry.publish(blob(3), 3, refuse)
     assert not refused.accepted and "2.31" in refused.reason
     assert folders(tmp_path / "r") == [1, 2]
@@ -162,6 +162,7 @@ def test_a_lost_current_file_costs_no_version(tmp_path: Path, base: Path) -> Non
         registry.publish(blob(version), version, accept)
         if version == 1:
             registry.promote(1)
+            registry.unpin()
     (tmp_path / "current.json").write_text("{")
     again = Registry(tmp_path, base, keep=2)
     assert again.current == 3

@@ -44,7 +44,7 @@ def version_of(data: bytes) -> int:
 
 ACTIONS = st.lists(
     st.tuples(
-        st.sampled_from(("publish", "publish", "refuse", "promote", "rollback", "open")),
+        st.sampled_from(("publish", "publish", "refuse", "promote", "rollback", "unpin", "open")),
         st.integers(0, 12),
     ),
     max_size=14,
@@ -59,7 +59,7 @@ def test_any_sequence_keeps_what_it_must(
     with TemporaryDirectory() as name:
         directory = Path(name)
         registry = Registry(directory, base, keep)
-        given_away, published, promoted, current = 0, [0], set(), 0
+        given_away, published, promoted, current, pinned = 0, [0], set(), 0, False
         for action, choice in actions:
             there = [0, *folders(directory)]
             picked = there[choice % len(there)]
@@ -68,18 +68,20 @@ def test_any_sequence_keeps_what_it_must(
             if action in ("publish", "refuse"):
                 check = accept if action == "publish" else refuse
                 given_away = version
-                assert registry.publish(blob(version), version, check).accepted == (
-                    action == "publish"
-                )
+                result = registry.publish(blob(version), version, check)
+                assert result.accepted == (action == "publish" and not pinned)
                 if action == "publish":
                     published.append(version)
-                    current = version
+                    current = current if pinned else version
             elif action == "open":
                 registry = Registry(directory, base, keep)
+            elif action == "unpin":
+                registry.unpin()
+                pinned = False
             else:
                 (registry.promote if action == "promote" else registry.rollback)(picked)
                 promoted |= {picked} if action == "promote" else set()
-                current = picked
+                current, pinned = picked, True
             there = folders(directory)
             assert registry.current == current and current in [0, *there]
             assert version_of(registry.blob()) == current
@@ -87,6 +89,9 @@ def test_any_sequence_keeps_what_it_must(
             assert set(there) == {*last, *(promoted - {0}), *({current} - {0})}
             assert [e.version for e in registry.versions()] == [0, *there]
             assert {e.version for e in registry.versions() if e.promoted} == promoted
+            assert {e.version for e in registry.versions() if e.pinned} == {current} & {
+                current if pinned else None
+            }
 
 
 class Killed:
@@ -167,6 +172,7 @@ def crash_everywhere(
         for version in folders(directory):
             assert survivor.blob(version) == blob(version)
         assert not [p.name for p in directory.iterdir() if p.name.startswith(".")]
+        survivor.unpin()
         version = survivor.next_version()
         assert version > survivor.current
         assert survivor.publish(blob(version), version, accept).accepted
@@ -186,6 +192,7 @@ def start(tmp_path: Path, base: Path) -> Path:
         registry.publish(blob(version), version, accept)
         if version == 1:
             registry.promote(1)
+            registry.unpin()
     return tmp_path / "start"
 
 
@@ -203,6 +210,7 @@ def test_a_kill_amid_a_refusal_or_a_change_leaves_a_whole_version(
         registry.publish(blob(4), 4, refuse)
         registry.promote(2)
         registry.rollback(1)
+        registry.unpin()
 
     crash_everywhere(start, base, tmp_path, action, {1, 2, 3})
 

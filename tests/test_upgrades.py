@@ -14,7 +14,9 @@ from tests.test_records_store import record, task
 from tlmd import config, wire
 from tlmd.errors import BadInput
 from tlmd.model import checkpoint as checkpoints
+from tlmd.model import registry_state
 from tlmd.model.registry import Registry
+from tlmd.model.registry_state import RegistryState
 from tlmd.records.dataset import read_dataset, write_dataset
 from tlmd.records.store import RecordStore
 from tlmd.records.task_file import load_tasks, read_tasks, save_tasks
@@ -50,7 +52,7 @@ def newer_checkpoint(path: Path) -> None:
 def newer_registry(path: Path) -> None:
     checkpoints.unpack(blob(0), path / "base")
     Registry(path, path / "base")
-    (path / "current.json").write_text('{"schema": 2, "current": 7}')
+    (path / "current.json").write_text('{"schema": 99, "current": 7}')
     Registry(path, path / "base")
 
 
@@ -80,3 +82,14 @@ def test_tasks_of_the_first_tlmd_are_read(tmp_path: Path) -> None:
     path = tmp_path / "old.tasks"
     path.write_bytes(wire.pack([task("a"), task("b")]))
     assert load_tasks(path) == [task("a"), task("b")]
+
+
+def test_a_registry_of_the_first_tlmd_is_read_and_upgraded(tmp_path: Path) -> None:
+    checkpoints.unpack(blob(1), tmp_path / "r" / "v000001")
+    current = tmp_path / "r" / "current.json"
+    current.write_text('{"schema": 1, "current": 1, "last": 3, "promoted": [1]}')
+    state = registry_state.read(tmp_path / "r", [1])
+    assert state == RegistryState(1, 3, (1,), pinned=None, best=(1,))
+    registry_state.write(tmp_path / "r", state)
+    assert json.loads(current.read_text())["schema"] == 2
+    assert registry_state.read(tmp_path / "r", [1]) == state

@@ -285,7 +285,7 @@ class Baseline:
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """What the registry did with a new checkpoint; ``reason`` says why it was refused.
+    """Whether a new checkpoint is in force; ``reason`` says why not.
 
     Example: ``Published(13, False, "held-out loss 2.31 against 1.90 nats")``.
     """

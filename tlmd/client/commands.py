@@ -65,7 +65,7 @@ def add(commands: Any, common: Common, job: Common) -> None:
     logs.add_argument("-f", "--follow", action="store_true")
     logs.add_argument("-n", type=int, default=_LINES, metavar="LINES")
     checkpoints = command("checkpoints", "list versions of the TLM, or choose one", _checkpoints)
-    checkpoints.add_argument("action", nargs="?", choices=["promote", "rollback"])
+    checkpoints.add_argument("action", nargs="?", choices=["promote", "rollback", "unpin"])
     checkpoints.add_argument("version", nargs="?", type=int, metavar="V")
     train = command("train", "train the TLM on a corpus (the paper's campaign)", _train)
     train.add_argument(
@@ -219,12 +219,17 @@ def _logs(options: Any) -> int:
 
 def _checkpoints(options: Any) -> int:
     daemon = _daemon(options)
+    if options.action == "unpin":
+        version = daemon.unpin()
+        text = f"version {version} is in force until a newer one passes the gate"
+        return _print(options, {"version": version}, text)
     if options.action and options.version is None:
         raise BadInput(f"no version given; use `tlmd checkpoints {options.action} V`")
     if options.action:
         use = daemon.promote if options.action == "promote" else daemon.rollback
         version = use(options.version)
-        return _print(options, {"version": version}, f"version {version} is in force")
+        text = f"version {version} is in force until `tlmd checkpoints unpin`"
+        return _print(options, {"version": version}, text)
     checkpoints = daemon.checkpoints()
     from tlmd.client import views
 

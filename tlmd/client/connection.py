@@ -121,12 +121,16 @@ class Daemon:
         return documents
 
     def promote(self, version: int) -> int:
-        """Use a version and never delete it. Returns the version in force."""
+        """Pin a version and never delete it: it is used until `unpin`. Returns its number."""
         return int(self.ask("POST", f"/v1/checkpoints/{version}/promote")["version"])
 
     def rollback(self, version: int) -> int:
-        """Use an older version again. Returns the version in force."""
+        """Pin an older version: it is used until `unpin`. Returns its number."""
         return int(self.ask("POST", f"/v1/checkpoints/{version}/rollback")["version"])
+
+    def unpin(self) -> int:
+        """Let newer versions come into force again. Returns the version in force."""
+        return int(self.ask("POST", "/v1/checkpoints/unpin")["version"])
 
     def pause(self) -> None:
         """Make the daemon give out no more work. Work in flight is finished."""

@@ -54,10 +54,10 @@ def checkpoints_text(checkpoints: list[dict[str, Any]]) -> str:
     table = _table("version", "", "records", "steps", "loss", "made")
     for entry in checkpoints:
         notes = entry["notes"]
-        marks = ("in force " if entry["current"] else "") + ("kept" if entry["promoted"] else "")
+        marks = {"in force": "current", "pinned": "pinned", "kept": "promoted"}
         table.add_row(
             str(entry["version"]),
-            marks,
+            ", ".join(mark for mark, key in marks.items() if entry[key]),
             str(notes.get("records", notes.get("measured", ""))),
             str(notes.get("steps", "")),
             str(notes.get("loss", "")),

@@ -142,6 +142,10 @@ def _add_control(app: FastAPI, service: Service) -> None:
     async def checkpoints() -> Any:
         return await threaded(service.checkpoints)
 
+    @app.post("/v1/checkpoints/unpin")
+    async def unpin() -> Any:
+        return {"version": await threaded(service.use_checkpoint, "unpin")}
+
     @app.post("/v1/checkpoints/{version}/{action}")
     async def use(version: int, action: str) -> Any:
         if action not in ("promote", "rollback"):

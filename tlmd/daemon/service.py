@@ -152,9 +152,12 @@ class Service:
         documents: list[dict[str, Any]] = self._registry().ask_registry("versions")
         return documents
 
-    def use_checkpoint(self, method: str, version: int) -> int:
-        """Promote a version or roll back to it; return the version in force. Raises `BadInput`."""
-        current = int(self._registry().ask_registry(method, version))
+    def use_checkpoint(self, method: str, *version: int) -> int:
+        """Have the registry ``promote``, ``rollback`` or ``unpin``; return the version in force.
+
+        Raises `BadInput`.
+        """
+        current = int(self._registry().ask_registry(method, *version))
 
         def use() -> None:
             assert self._pipeline is not None

@@ -11,8 +11,10 @@ import torch
 
 from tlmd.config import RegistryConfig
 from tlmd.language.sentence import BEST_QUALITY
+from tlmd.model.checkpoint import Checkpoint
 from tlmd.model.decoder import Decoder
 from tlmd.model.demonstration import TaskDemonstrations, TaskTensors
+from tlmd.model.registry import GateResult
 from tlmd.model.training import DIFFERENT, TrainingPlan
 
 
@@ -86,3 +88,41 @@ def regression(
     if not new.order >= old.order - tolerated.tolerated_order:
         return f"{new.order:.1%} of held-out pairs in the right order against {old.order:.1%}"
     return ""
+
+
+def judge(
+    new: Checkpoint,
+    rivals: Sequence[Checkpoint],
+    examples: Sequence[HeldOut],
+    tolerated: RegistryConfig | None = None,
+) -> GateResult:
+    """Compare a new checkpoint with the best versions so far, all on the same held-out candidates.
+
+    Were it compared with the last one only, versions could get worse by what is tolerated, again
+    and again. Without held-out candidates nothing is compared, and the best stay the best.
+    """
+    known = {rival.version: evaluate(rival.model, examples) for rival in rivals}
+    steps, compared = int(new.notes.get("steps", 0)), bool(examples)
+    result = evaluate(new.model, examples)
+    return ranked(new.version, result, known, tolerated, steps, compared)
+
+
+def ranked(
+    version: int,
+    new: EvalResult,
+    known: dict[int, EvalResult],
+    tolerated: RegistryConfig | None = None,
+    steps: int = 1,
+    compared: bool = True,
+) -> GateResult:
+    """Whether `version` may come into force after the `known` ones, and which are the best then.
+
+    The best are the one with the lowest loss and the one with most pairs in order; of equal ones
+    the newest.
+    """
+    nats, order = (min(r.nats for r in known.values()), max(r.order for r in known.values()))
+    reason = regression(new, EvalResult(True, nats, order), tolerated, steps)
+    everyone = known if reason or not compared else known | {version: new}
+    lowest = min(everyone, key=lambda v: (everyone[v].nats, -v))
+    ordered = max(everyone, key=lambda v: (everyone[v].order, v))
+    return GateResult(reason, tuple(sorted({lowest, ordered})))
