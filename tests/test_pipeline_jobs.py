@@ -113,7 +113,8 @@ def test_a_campaign_ends_when_measuring_on_does_not_pay() -> None:
     run = Run(options(batch=8, per_task=4, window=100, gain=0.1), pool)
     job = run.add(TuningJob("c", trials=0, corpus=True, until_converged=True), "a", "b")
     run.until_idle()
-    status = run.pipeline.convergence.status(job)
+    assert job.convergence is not None
+    status = job.convergence.status(job)
     assert (job.state, job.reason) == (JobState.DONE, "converged")
     # The best of n is 0.5 / n here: 10 % over 100 candidates are reached after about 1000.
     assert status.gain is not None and status.gain < 0.12  # what was in flight came after

@@ -134,6 +134,7 @@ def _job(parser: argparse.ArgumentParser) -> None:
         metavar="10m",
         help="stop measuring after this time",
     )
+    arguments.add_shares(parser)
 
 
 def _add_tune(commands: Any) -> None:
@@ -155,7 +156,7 @@ def _tune(options: argparse.Namespace) -> int:
     from tlmd import config as configuration
 
     flags = {
-        "tune.trials": arguments.trials(options),
+        **arguments.job_settings(options),
         "tune.seed": options.seed,
         "measure.run_cores": options.cores,
     }

@@ -114,6 +114,12 @@ class TuneConfig(_Section):
     trials: int = Field(16, ge=1)
     """Measurements per task."""
 
+    priority: int = Field(0, ge=-100, le=100)
+    """While a job of a higher priority wants candidates, this one gets none."""
+
+    weight: float = Field(1.0, ge=0.01, le=100)
+    """Jobs of one priority share the measuring in proportion to their weights."""
+
     seed: int = 0
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+from typing import Any
 
 from tlmd.errors import BadInput
 
@@ -41,6 +42,24 @@ def add_cores(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--cores", type=positive, help="physical cores that models will run on (default: all)"
     )
+
+
+def add_shares(parser: argparse.ArgumentParser) -> None:
+    """Add ``--priority`` and ``--weight``."""
+    parser.add_argument("--priority", type=int, help="jobs of a higher one come first (default 0)")
+    parser.add_argument(
+        "--weight", type=float, help="share among the jobs of one priority (default 1)"
+    )
+
+
+def shares(options: argparse.Namespace) -> dict[str, Any]:
+    """The keys of the configuration that these say."""
+    return {"tune.priority": options.priority, "tune.weight": options.weight}
+
+
+def job_settings(options: argparse.Namespace) -> dict[str, Any]:
+    """The keys of the configuration that the options of a job say. Raises `BadInput`."""
+    return {"tune.trials": trials(options), **shares(options)}
 
 
 def trials(options: argparse.Namespace) -> int | None:

@@ -75,6 +75,7 @@ def add(commands: Any, common: Common, job: Common) -> None:
     )
     train.add_argument("--until-converged", action="store_true", help="end when gains are small")
     train.add_argument("--trials", type=int, default=0, help="measurements per task, at most")
+    arguments.add_shares(train)
 
 
 def _state_dir(options: Any) -> Path:
@@ -133,7 +134,7 @@ def _submit(options: Any) -> int:
     from tlmd import config as configuration
 
     daemon = _daemon(options)
-    config = configuration.load(options.config, {"tune.trials": arguments.trials(options)})
+    config = configuration.load(options.config, arguments.job_settings(options))
     from tlmd.workloads import frontends
 
     frontends.check(options.model)
@@ -148,6 +149,8 @@ def _submit(options: Any) -> int:
         target=options.target,
         trials=config.tune.trials,
         time_budget=options.time_budget,
+        priority=config.tune.priority,
+        weight=config.tune.weight,
     )
     if not options.detach:
         from tlmd.client import views
@@ -239,7 +242,7 @@ def _checkpoints(options: Any) -> int:
 def _train(options: Any) -> int:
     from tlmd import config as configuration
 
-    configuration.load(options.config)
+    config = configuration.load(options.config, arguments.shares(options))
     corpus = options.corpus
     if corpus not in CORPORA:
         corpus = str(Path(corpus).absolute())
@@ -254,5 +257,6 @@ def _train(options: Any) -> int:
         corpus,
         options.trials,
         options.until_converged,
+        config.tune,
         as_json=options.json,
     )

@@ -77,12 +77,14 @@ class Daemon:
         task: str = "",
         weights: str = "",
         strict_numerics: bool = False,
+        priority: int | None = None,
+        weight: float | None = None,
     ) -> Job:
         """Start a job. It tunes `model` (see `tlmd.tune`), or trains the TLM on `corpus`.
 
-        `trials` is the number of measurements per task (default 16; for a corpus no limit).
-        `time_budget` is in seconds. `tasks` is a file with the tasks of a model that was lowered
-        already. `task`, `weights` and `strict_numerics` are those of `ModelSpec`.
+        `trials` are measurements per task (default 16; for a corpus no limit), `time_budget` is in
+        seconds, `tasks` a file with the tasks of a model that was lowered already. `task`,
+        `weights`, `strict_numerics`: see `ModelSpec`; `priority`, `weight`: see `TuneConfig`.
         """
         document: dict[str, Any] = {
             "model": model,
@@ -96,6 +98,8 @@ class Daemon:
             "model_task": task,
             "weights": str(Path(weights).expanduser().absolute()) if weights else "",
             "strict_numerics": strict_numerics,
+            "priority": priority,
+            "weight": weight,
         }
         if trials is not None:
             document["trials"] = trials

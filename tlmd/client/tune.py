@@ -117,6 +117,8 @@ def _submit(request: TuneRequest, config: Config, daemon: Daemon, tasks: Path) -
         trials=config.tune.trials,
         time_budget=request.time_budget,
         tasks=str(tasks),
+        priority=config.tune.priority,
+        weight=config.tune.weight,
     )
 
 

@@ -22,6 +22,7 @@ from tlmd.client import lifecycle
 from tlmd.client.connection import Daemon
 from tlmd.client.job import Job
 from tlmd.client.progress import STOPPED, LiveLine, detail_line
+from tlmd.config import TuneConfig
 from tlmd.errors import BadInput, Interrupted, NoDaemon
 from tlmd.types import JobState
 
@@ -133,11 +134,18 @@ def train(
     corpus: str,
     trials: int,
     until_converged: bool,
+    tune: TuneConfig,
     as_json: bool,
 ) -> int:
     """Run a campaign and show its progress. Uses the running daemon or starts a private one."""
     with _running_or_private(state_dir, config) as daemon:
-        job = daemon.submit(corpus=corpus, trials=trials, until_converged=until_converged)
+        job = daemon.submit(
+            corpus=corpus,
+            trials=trials,
+            until_converged=until_converged,
+            priority=tune.priority,
+            weight=tune.weight,
+        )
         line = LiveLine(Console(stderr=True))
         try:
             with line:
@@ -200,7 +208,10 @@ def _jobs(jobs: list[dict[str, Any]]) -> Table:
             text = detail_line(SimpleNamespace(**progress), finished) + (
                 f"; {text}" if text else ""
             )
-        table.add_row(job["id"], escape(job["model"]), job["state"], escape(text))
+        shares = {"priority": 0, "weight": 1.0}
+        said = ", ".join(f"{k} {job[k]:g}" for k, usual in shares.items() if job[k] != usual)
+        state = f"{job['state']} ({said})" if said else job["state"]
+        table.add_row(job["id"], escape(job["model"]), state, escape(text))
     return table
 
 

@@ -9,6 +9,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from tlmd import config
 from tlmd.errors import BadInput
 from tlmd.model_spec import Shapes
 from tlmd.pipeline.jobs import TuningJob
@@ -37,6 +38,8 @@ def make_spec(request: dict[str, Any]) -> JobSpec:
         raise BadInput(f"trials must be a number of at least 1, not {trials!r}")
     if budget is not None and (not isinstance(budget, int | float) or budget <= 0):
         raise BadInput(f"time_budget must be a number of seconds, not {budget!r}")
+    settings = {key: request[key] for key in ("priority", "weight") if request.get(key) is not None}
+    shares = config.load(None, {f"tune.{key}": value for key, value in settings.items()}, {}).tune
     name = Path(model.replace(":", "-") or corpus).stem[:40]
     return JobSpec(
         f"{name}-{secrets.token_hex(4)}",
@@ -53,6 +56,8 @@ def make_spec(request: dict[str, Any]) -> JobSpec:
         model_task=str(request.get("model_task") or ""),
         weights=str(request.get("weights") or ""),
         strict_numerics=bool(request.get("strict_numerics", False)),
+        priority=shares.priority,
+        weight=shares.weight,
     )
 
 
@@ -77,6 +82,8 @@ def to_job(spec: JobSpec) -> TuningJob:
         until_converged=spec.until_converged,
         budget_s=spec.time_budget,
         all_tasks_known=False,
+        priority=spec.priority,
+        weight=spec.weight,
         spent_s=spec.spent_s,
     )
 
@@ -89,6 +96,8 @@ def summary(spec: JobSpec, state: JobState, job: TuningJob | None, now: float) -
         "state": str(state),
         "reason": spec.reason,
         "trials": spec.trials,
+        "priority": spec.priority,
+        "weight": spec.weight,
         "created": spec.created,
     }
     if spec.progress:

@@ -113,11 +113,11 @@ def _actor(pipeline: Pipeline, worker: Worker) -> dict[str, Any]:
 
 
 def _convergence(pipeline: Pipeline) -> dict[str, Any] | None:
-    """The convergence of the last campaign. None: the daemon had no campaign."""
-    jobs: list[TuningJob] = [job for job in pipeline.jobs.values() if job.corpus]
-    if not jobs:
+    """The convergence of the last campaign. None: the daemon had none."""
+    jobs: list[TuningJob] = [job for job in pipeline.jobs.values() if job.convergence is not None]
+    if not jobs or (convergence := jobs[-1].convergence) is None:
         return None
-    status = pipeline.convergence.status(jobs[-1])
+    status = convergence.status(jobs[-1])
     gain = status.gain
     return {
         "measured": status.measured,

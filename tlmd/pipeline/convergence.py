@@ -5,12 +5,17 @@ from __future__ import annotations
 import math
 from collections import deque
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from tlmd.config import PipelineConfig
-from tlmd.pipeline.jobs import TuningJob
-from tlmd.pipeline.task_state import TaskState
+from tlmd.pipeline.task_groups import TaskGroup
+from tlmd.types import Record, Status
+
+if TYPE_CHECKING:
+    from tlmd.pipeline.jobs import TuningJob
 
 _EVERY = 16  # candidates between two entries of the history
+_NEVER = -1
 
 
 @dataclass(frozen=True)
@@ -28,58 +33,88 @@ class ConvergenceStatus:
 
 @dataclass
 class Convergence:
-    """Watches the weighted sum of the best times of a job's tasks.
+    """Watches the weighted sum of the best times of one job's tasks.
 
     The job has converged when the last `window` measured candidates improved the sum by less than
     `limit`. Every task that is not exhausted must have been measured in the window; else the window
     begins where the longest-waiting task was measured last. A task without a verified program
-    counts with the time of its default.
+    counts with the time of its default. Nothing is stored: `of` computes it from the records.
     """
 
     window: int = PipelineConfig().window
     limit: float = PipelineConfig().gain
     measured: int = 0
     _sums: deque[tuple[int, float]] = field(default_factory=deque)
-    _last_measured: dict[str, int] = field(default_factory=dict)
-    _timed_tasks: int = 0
+    _weighted: dict[str, float] = field(default_factory=dict)  # seconds of the timed groups
+    _last_measured: dict[str, int] = field(default_factory=dict)  # the longest-waiting first
 
-    def observe(self, job: TuningJob, task: TaskState, count: int = 1) -> None:
-        """`count` candidates of a task were measured."""
+    @classmethod
+    def of(cls, job: TuningJob, window: int, limit: float) -> Convergence:
+        """The convergence of a job all of whose tasks are known, from what was measured so far."""
+        found = cls(window, limit)
+        best: dict[str, float] = {}
+        believed = {group.computation: group.seconds for group in job.groups}
+        for group in job.groups:
+            best[group.computation] = group.baseline_s
+            found._last_measured[group.computation] = _NEVER
+            found._count(group, group.baseline_s)
+        measured = [(r, group) for group in job.groups for r in _measured(group)]
+        for record, group in sorted(measured, key=lambda pair: pair[0].created):
+            if record.outcome.verified:
+                # What seemed faster than what is believed now was noise.
+                seconds = max(record.outcome.seconds, believed[group.computation])
+                best[group.computation] = min(best[group.computation], seconds)
+            found._add(group, best[group.computation], 1)
+        return found
+
+    def observe(self, group: TaskGroup, count: int = 1) -> None:
+        """`count` candidates of a group were measured."""
+        self._add(group, group.seconds, count)
+
+    def _add(self, group: TaskGroup, seconds: float, count: int) -> None:
         before = self.measured // _EVERY
         self.measured += count
-        self._last_measured[task.task.computation] = self.measured
+        self._last_measured.pop(group.computation, None)
+        self._last_measured[group.computation] = self.measured
+        self._count(group, seconds)
         if self.measured // _EVERY > before or not self._sums:
-            if (timed := _timed(job)) != self._timed_tasks:  # sums of other tasks do not compare
-                self._timed_tasks = timed
-                self._sums.clear()
-            self._sums.append((self.measured, weighted_sum(job)))
+            self._sums.append((self.measured, self._sum))
+
+    def _count(self, group: TaskGroup, seconds: float) -> None:
+        if not math.isfinite(seconds):
+            return
+        if group.computation not in self._weighted:
+            self._sums.clear()  # sums of other tasks do not compare
+        self._weighted[group.computation] = group.weight * seconds
+
+    @property
+    def _sum(self) -> float:
+        """Seconds of all tasks with their best programs; a task without any time does not count."""
+        return sum(self._weighted.values())
 
     def status(self, job: TuningJob) -> ConvergenceStatus:
-        """The gain now. A job whose tasks are not all known has not converged."""
+        """The gain now."""
         start = self._start(job)
         gain = None
-        if start is not None and job.all_tasks_known and _timed(job) == self._timed_tasks:
+        if start is not None:
             while len(self._sums) > 1 and self._sums[1][0] <= start:
                 self._sums.popleft()
             if self._sums and self._sums[0][0] <= start:
-                before, now = self._sums[0][1], weighted_sum(job)
+                before, now = self._sums[0][1], self._sum
                 gain = 1 - now / before if before > 0 else None
         converged = gain is not None and gain < self.limit
         return ConvergenceStatus(self.measured, self.window, gain, self.limit, converged)
 
     def _start(self, job: TuningJob) -> int | None:
         """Where the window begins; None while a task was never measured."""
-        last = [self._last_measured.get(g.computation) for g in job.groups if not g.is_exhausted]
-        if None in last:
-            return None
-        oldest = min((n for n in last if n is not None), default=self.measured)
-        return min(self.measured - self.window, oldest)
+        while self._last_measured:
+            computation, last = next(iter(self._last_measured.items()))
+            if not job.group(computation).is_exhausted:
+                return None if last == _NEVER else min(self.measured - self.window, last)
+            del self._last_measured[computation]
+        return self.measured - self.window
 
 
-def weighted_sum(job: TuningJob) -> float:
-    """Seconds of all tasks with their best programs; a task without any time does not count."""
-    return sum(g.weight * g.seconds for g in job.groups if math.isfinite(g.seconds))
-
-
-def _timed(job: TuningJob) -> int:
-    return sum(math.isfinite(g.seconds) for g in job.groups)
+def _measured(group: TaskGroup) -> list[Record]:
+    own = (record for task in group.members for record in task.own)
+    return [record for record in own if record.outcome.status is not Status.INVALID]

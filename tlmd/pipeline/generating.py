@@ -21,7 +21,7 @@ from tlmd.pipeline.orders import (
     Written,
 )
 from tlmd.pipeline.state import PipelineState
-from tlmd.pipeline.task_scheduler import allocate
+from tlmd.pipeline.task_scheduler import TaskScheduler
 from tlmd.types import JobState
 
 _LEAD = 2.0  # a batch is planned when the slots have work for less than so many writing times
@@ -45,6 +45,7 @@ class Generating:
         self._options = state.options
         self._learning = learning
         self._first = first
+        self._scheduler = TaskScheduler()
         self._unwritten: deque[WriteOrder] = deque()
         self._losses: Counter[tuple[str, str]] = Counter()  # by task: generators that died in a row
         self._write_s = 0.0  # how long a batch takes to write
@@ -61,7 +62,7 @@ class Generating:
             return
         size = options.batch * max(1, len(state.workers_of(WorkerKind.MEASURER)))
         running = [job for job in jobs if job.state is JobState.RUNNING]
-        allocations = allocate(running, size, options.per_task)
+        allocations = self._scheduler.allocate(running, size, options.per_task)
         if not allocations:
             return
         batch = Batch(self.number, allocations, len(allocations), planned_at=state.pool.now())
@@ -72,6 +73,7 @@ class Generating:
         self.number += 1
         for allocation in allocations:
             allocation.task.writing += allocation.count
+            allocation.task.newest_batch = batch.number
             task = allocation.task.task
             order = WriteOrder(batch.number, task, allocation.count, self.oversample)
             self._unwritten.append(order)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
+from tlmd.pipeline.convergence import Convergence
 from tlmd.pipeline.task_groups import TaskGroup
 from tlmd.pipeline.task_state import TaskState
 from tlmd.types import JobState
@@ -52,6 +53,10 @@ class TuningJob:
     budget_s: float | None = None
     """Seconds for measuring. Every task gets a program even if it takes longer."""
     all_tasks_known: bool = True
+    priority: int = 0
+    """Jobs of a higher priority come first (`TaskScheduler`)."""
+    weight: float = 1.0
+    """The share of the job among those of its priority is in proportion to this."""
     state: JobState = JobState.RUNNING
     reason: str = ""
     begun: float = 0.0
@@ -62,13 +67,23 @@ class TuningJob:
     """Seconds of the time budget that are over, those of earlier daemons included."""
     past_deadline: bool = False
     """The time budget is over: only tasks without a program get candidates."""
+    convergence: Convergence | None = None
+    """Of a corpus job whose tasks are all known."""
     _seen: float | None = None  # the time of the last `update` since something was measured
     _by_computation: dict[str, TaskGroup] = field(default_factory=dict)
+
+    @property
+    def has_converged(self) -> bool:
+        return self.convergence is not None and self.convergence.status(self).converged
 
     @property
     def groups(self) -> list[TaskGroup]:
         """In the order in which their first tasks were added."""
         return list(self._by_computation.values())
+
+    def group(self, computation: str) -> TaskGroup:
+        """The group of this `Task.computation`."""
+        return self._by_computation[computation]
 
     @property
     def tasks(self) -> list[TaskState]:
@@ -79,15 +94,13 @@ class TuningJob:
         """Whether one of its groups is of this computation."""
         return computation in self._by_computation
 
-    def add(self, task: TaskState, weight: int) -> bool:
-        """Add a task to its group; False where the job has it already."""
+    def add(self, task: TaskState, weight: int) -> None:
+        """Add a task to its group, where it may be already."""
         computation = task.task.computation
         group = self._by_computation.setdefault(computation, TaskGroup(computation, weight))
         group.weight = weight
-        new = task.task.key not in group.keys
-        if new:
+        if task.task.key not in group.keys:
             group.members.append(task)
-        return new
 
     def room(self, group: TaskGroup) -> int:
         """How many more candidates of a group the job wants."""

@@ -77,7 +77,6 @@ class Pipeline:
         self.draining = False
         self._due: dict[str, None] = {}  # jobs that may have what they want; the next step looks
         self._looked_at = 0  # how many jobs were looked at by turns
-        self.convergence = Convergence(options.pipeline.window, options.pipeline.gain)
         self._strict = options.pipeline.strict
         last = store.last_batch()
         first = last[0] + 1 if last else 0  # the numbers of batches go on over all runs of a store
@@ -94,9 +93,10 @@ class Pipeline:
         for task in tasks:
             known = self.state.task(task)
             self.measuring.want_baseline(known)
-            new = job.add(known, task.weight)
-            if new and job.corpus and known.records:  # an earlier run of the campaign measured it
-                self.convergence.observe(job, known, len(known.own))
+            job.add(known, task.weight)
+        if job.corpus and job.all_tasks_known:
+            options = self.state.options.pipeline
+            job.convergence = Convergence.of(job, options.window, options.gain)
 
     def cancel(self, job_id: str, state: JobState = JobState.CANCELLED, reason: str = "") -> None:
         """End a job. What slots have in flight is still recorded."""
@@ -209,8 +209,8 @@ class Pipeline:
                 job = allocation.job
                 job.measured_now += len(records)
                 job.current = task.task.name
-                if job.corpus:
-                    self.convergence.observe(job, task, len(records))
+                if job.convergence is not None:
+                    job.convergence.observe(job.group(task.task.computation), len(records))
 
     def _fail(self, error: str, target: TargetInfo) -> None:
         """End the jobs that need a slot of this target."""
@@ -242,7 +242,7 @@ class Pipeline:
                 self._remove_unwanted(job)
                 if not self._is_in_flight(job):
                     self._end(job, JobState.DONE)
-            elif job.corpus and job.until_converged and self.convergence.status(job).converged:
+            elif job.until_converged and job.has_converged:
                 self._end(job, JobState.DONE, "converged")
 
     def _end(self, job: TuningJob, state: JobState, reason: str = "") -> None:

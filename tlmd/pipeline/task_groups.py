@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, field
 
 from tlmd.pipeline.task_state import TaskState
+from tlmd.types import TargetInfo
 
 _FIRST = 4  # candidates of each alternative before the promising ones get the rest
 
@@ -62,6 +63,16 @@ class TaskGroup:
     def keys(self) -> set[tuple[str, str]]:
         """The keys of the members."""
         return {task.task.key for task in self.members}
+
+    @property
+    def target(self) -> TargetInfo:
+        """The hardware that its candidates need."""
+        return self.members[0].task.target
+
+    @property
+    def newest_batch(self) -> int:
+        """The last batch with candidates of a member; -1: there was none."""
+        return max(task.newest_batch for task in self.members)
 
     @property
     def expected_gain(self) -> float:

@@ -1,17 +1,22 @@
-"""Which tasks get the next measurements: by weight x expected gain, users' jobs before the corpus.
+"""Which tasks get the next measurements: fair shares among jobs, weight x expected gain within one.
 
 Within a job every group of alternatives gets its first candidates before any group gets more.
 """
 
 from __future__ import annotations
 
+import heapq
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from tlmd.pipeline.jobs import TuningJob
 from tlmd.pipeline.task_groups import TaskGroup
 from tlmd.pipeline.task_state import TaskState
+from tlmd.types import TargetInfo
+
+IsOffered = Callable[[TargetInfo], bool]
+"""Whether there are slots for a target."""
 
 
 @dataclass(frozen=True)
@@ -23,42 +28,96 @@ class TaskAllocation:
     count: int
 
 
-def allocate(jobs: Sequence[TuningJob], size: int, per_task: int) -> list[TaskAllocation]:
-    """The tasks of the next batch: about `size` candidates, at most `per_task` of each task.
+class TaskScheduler:
+    """Divides batches among jobs: strictly by priority, then in proportion to their weights.
 
-    Users' jobs take one group each in turn, in the order in which they were submitted. Corpus jobs
-    are served only when no user's job wants candidates. A group is at most once in a batch.
+    Users' jobs come before corpus jobs. Among those, jobs of the highest priority that want
+    candidates get all of a batch, and share it by weighted fair queueing: each job has a virtual
+    time, which runs by ``candidates / weight``, and the job that is furthest behind is next. Over
+    any number of batches a job that always wants candidates has its share, within one batch. A job
+    that wants none for a while gets no more later for it.
     """
-    users = [job for job in jobs if not job.corpus]
-    allocations = _share(users, size, per_task)
-    return allocations or _share([job for job in jobs if job.corpus], size, per_task)
 
+    def __init__(self) -> None:
+        self._virtual: dict[str, float] = {}  # by job id
+        self._wanting: set[str] = set()  # ids of jobs that wanted candidates the last time
 
-def _share(jobs: Sequence[TuningJob], size: int, per_task: int) -> list[TaskAllocation]:
-    queues = [iter(by_promise(job)) for job in jobs]
-    waiting = dict(enumerate(jobs))
-    allocations: list[TaskAllocation] = []
-    taken: set[tuple[str, str]] = set()
-    left = size
-    while waiting and left > 0:
-        for number, job in list(waiting.items()):
-            group = next((g for g in queues[number] if taken.isdisjoint(g.keys)), None)
+    def allocate(
+        self,
+        jobs: Sequence[TuningJob],
+        size: int,
+        per_task: int,
+        is_offered: IsOffered = lambda target: True,
+    ) -> list[TaskAllocation]:
+        """The tasks of the next batch: about `size` candidates, at most `per_task` of each task.
+
+        `jobs` are all running jobs, in the order in which they were submitted. A group is at most
+        once in a batch, and tasks without a slot are in none.
+        """
+        ids = {job.id for job in jobs}
+        self._virtual = {key: time for key, time in self._virtual.items() if key in ids}
+        self._wanting &= ids
+        levels: dict[tuple[bool, int], list[TuningJob]] = {}
+        for job in jobs:
+            levels.setdefault((job.corpus, -job.priority), []).append(job)
+        for level in sorted(levels):
+            if found := self._share(levels[level], size, per_task, is_offered):
+                return found
+        return []
+
+    def _share(
+        self, jobs: list[TuningJob], size: int, per_task: int, is_offered: IsOffered
+    ) -> list[TaskAllocation]:
+        self._join(jobs)
+        queue = [(self._virtual[job.id], number) for number, job in enumerate(jobs)]
+        heapq.heapify(queue)
+        groups: dict[int, Iterator[TaskGroup]] = {}
+        allocations: list[TaskAllocation] = []
+        taken: set[tuple[str, str]] = set()
+        served: set[int] = set()
+        left = size
+        while queue and left > 0:
+            time, number = heapq.heappop(queue)
+            job = jobs[number]
+            if number not in groups:
+                groups[number] = iter(in_order(job, is_offered))
+            group = next((g for g in groups[number] if taken.isdisjoint(g.keys)), None)
             if group is None:
-                del waiting[number]
+                if number not in served:
+                    self._wanting.discard(job.id)
                 continue
             task, count = group.next(job.room(group), per_task)
             taken |= group.keys
+            served.add(number)
             allocations.append(TaskAllocation(job, task, count))
             left -= count
-            if left <= 0:
-                break
-    return allocations
+            self._virtual[job.id] = time + count / job.weight
+            heapq.heappush(queue, (self._virtual[job.id], number))
+        return allocations
+
+    def _join(self, jobs: list[TuningJob]) -> None:
+        """Jobs that did not want candidates the last time begin where the others are."""
+        known = [self._virtual[job.id] for job in jobs if job.id in self._wanting]
+        start = min(known, default=0.0)
+        for job in jobs:
+            if job.id not in self._wanting:
+                self._virtual[job.id] = max(self._virtual.get(job.id, start), start)
+                self._wanting.add(job.id)
 
 
-def by_promise(job: TuningJob) -> list[TaskGroup]:
-    """Groups of a job that want candidates, the most promising first."""
-    waiting = [g for g in job.groups if job.room(g) > 0]
-    return sorted(waiting, key=lambda g: (g.claimed > 0, -_promise(job, g)))
+def in_order(job: TuningJob, is_offered: IsOffered = lambda target: True) -> list[TaskGroup]:
+    """Groups of a job that want candidates: new ones first, then the most promising.
+
+    In a corpus every second one is the one that has waited longest. So each of n tasks is measured
+    within 2 n allocations, and the window of `Convergence` can be reached.
+    """
+    waiting = [g for g in job.groups if job.room(g) > 0 and is_offered(g.target)]
+    promising = sorted(waiting, key=lambda g: (g.claimed > 0, -_promise(job, g)))
+    if not job.corpus:
+        return promising
+    oldest = sorted(waiting, key=lambda g: g.newest_batch)
+    both = (group for pair in zip(oldest, promising, strict=True) for group in pair)
+    return list({group.computation: group for group in both}.values())
 
 
 def _promise(job: TuningJob, group: TaskGroup) -> float:

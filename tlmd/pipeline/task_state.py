@@ -30,6 +30,8 @@ class TaskState:
     """Rounds of writing in a row that gave no candidate."""
     writing: int = 0
     """Candidates that a generator was asked for."""
+    newest_batch: int = -1
+    """The last batch with candidates of the task; -1: there was none."""
     pending: dict[str, Proposal] = field(default_factory=dict)
     """By candidate id: written, and without a record yet."""
 
@@ -53,6 +55,7 @@ class TaskState:
             self.failed += not record.outcome.ok
             if record.batch < 0:
                 continue
+            self.newest_batch = max(self.newest_batch, record.batch)
             self._known[record.candidate.id] = record.module_hash
             self._hashes.add(record.module_hash or record.candidate.id)
             self.trials += record.outcome.status is not Status.INVALID

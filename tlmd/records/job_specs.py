@@ -67,6 +67,12 @@ class JobSpec:
     progress: dict[str, Any] = field(default_factory=dict)
     """How far the job was when it ended (`pipeline.jobs.Progress`)."""
 
+    priority: int = 0
+    """`TuneConfig.priority`."""
+
+    weight: float = 1.0
+    """`TuneConfig.weight`."""
+
     @property
     def model_spec(self) -> ModelSpec:
         """The model with everything that loading it depends on."""
