@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tests.pipeline_run import Run
-from tests.simulated import Pace, SimulatedWorkerPool, options
+from tests.simulated import TARGET, Pace, SimulatedWorkerPool, options, task
 from tlmd.pipeline.jobs import TuningJob
-from tlmd.pipeline.orders import MeasureOrder, Order, OrderFailed, TrainOrder, WriteOrder
+from tlmd.pipeline.orders import MeasureOrder, Order, OrderFailed, TrainOrder, Worker, WriteOrder
 from tlmd.types import JobState, Status
 
 
@@ -84,3 +84,48 @@ def test_one_bad_slot_of_four_is_set_aside() -> None:
     assert len({r.candidate.id for r in rows}) == 80
     assert all(r.outcome.status is Status.OK for r in rows), "no candidate pays for the slot"
     assert len(run.events("slot_failed")) >= 3
+
+
+@dataclass
+class TwoKinds(SimulatedWorkerPool):
+    """The second slot has other hardware; it is away from `leaves` until `returns`."""
+
+    leaves: float = 20.0
+    returns: float = 900.0
+
+    def __post_init__(self) -> None:
+        self.slots = 2
+        super().__post_init__()
+        self.kill_at(self.leaves, "measurer-1")
+
+    def _start(self, name: str, delay: float) -> None:
+        away = name == "measurer-1" and self.time > 0
+        super()._start(name, self.returns - self.time if away else delay)
+
+    def _worker(self, name: str) -> Worker:
+        return replace(
+            super()._worker(name), local=False, target=OTHER if name == "measurer-1" else TARGET
+        )
+
+
+OTHER = replace(TARGET, fingerprint="there")
+
+
+def test_a_kind_of_hardware_that_vanishes_stops_nobody_else() -> None:
+    pool = TwoKinds({"a": 400, "b": 400}, pace=Pace(measure=1.0, train=2.0))
+    run = Run(options(batch=8, per_task=4), pool)
+    other = TuningJob("other", trials=120)
+    run.pipeline.add_job(other, [task("b", target=OTHER)])
+    job = run.add(TuningJob("job", trials=240), "a")
+    version_then = 0
+    while not job.state.is_finished:
+        run.pipeline.step(1.0)
+        if pool.time < pool.leaves + 62:
+            version_then = pool.version
+    assert job.state is JobState.DONE and pool.time < pool.returns
+    assert pool.version >= version_then + 5, "training goes on"
+    assert not other.state.is_finished and "no slot" in other.reason
+    assert not run.pipeline.state.batches, "no batch waits for what has no slot"
+    run.until_idle()
+    assert other.state is JobState.DONE and other.reason == ""
+    assert len(run.measured()) == 360 == len(set(run.measured()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections import Counter, deque
 from collections.abc import Iterable
@@ -62,7 +63,8 @@ class Generating:
             return
         size = options.batch * max(1, len(state.workers_of(WorkerKind.MEASURER)))
         running = [job for job in jobs if job.state is JobState.RUNNING]
-        allocations = self._scheduler.allocate(running, size, options.per_task)
+        is_offered = functools.cache(state.is_offered)
+        allocations = self._scheduler.allocate(running, size, options.per_task, is_offered)
         if not allocations:
             return
         batch = Batch(self.number, allocations, len(allocations), planned_at=state.pool.now())

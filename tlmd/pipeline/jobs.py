@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from tlmd.pipeline.convergence import Convergence
 from tlmd.pipeline.task_groups import TaskGroup
 from tlmd.pipeline.task_state import TaskState
-from tlmd.types import JobState
+from tlmd.types import JobState, TargetInfo
 
 _MOST = 0.5  # of a job's time: what its newest batches gained is known
 
@@ -67,6 +67,8 @@ class TuningJob:
     """Seconds of the time budget that are over, those of earlier daemons included."""
     past_deadline: bool = False
     """The time budget is over: only tasks without a program get candidates."""
+    targets: set[TargetInfo] = field(default_factory=set)
+    """The hardware of its tasks."""
     convergence: Convergence | None = None
     """Of a corpus job whose tasks are all known."""
     _seen: float | None = None  # the time of the last `update` since something was measured
@@ -96,6 +98,7 @@ class TuningJob:
 
     def add(self, task: TaskState, weight: int) -> None:
         """Add a task to its group, where it may be already."""
+        self.targets.add(task.task.target)
         computation = task.task.computation
         group = self._by_computation.setdefault(computation, TaskGroup(computation, weight))
         group.weight = weight

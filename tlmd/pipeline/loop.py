@@ -26,6 +26,7 @@ comes from the worker pool, so tests run it under a simulated clock.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 
 from tlmd.pipeline.batches import Batch
@@ -54,6 +55,8 @@ from tlmd.pipeline.task_state import TaskState
 from tlmd.types import JobState, Record, TargetInfo, Task
 
 _BY_TURNS = 32  # jobs that a step looks at, beside those whose tasks had news
+_LOOK_S = 1.0  # between two looks at which hardware has slots
+_NO_SLOT = "it waits: no slot has the hardware of its tasks"
 
 
 class Pipeline:
@@ -76,7 +79,8 @@ class Pipeline:
         self.paused = False
         self.draining = False
         self._due: dict[str, None] = {}  # jobs that may have what they want; the next step looks
-        self._looked_at = 0  # how many jobs were looked at by turns
+        self._turn = 0  # how many jobs were looked at by turns
+        self._looked_at = 0.0
         self._strict = options.pipeline.strict
         last = store.last_batch()
         first = last[0] + 1 if last else 0  # the numbers of batches go on over all runs of a store
@@ -143,6 +147,7 @@ class Pipeline:
         for event in events:
             self._handle(event)
         self.learning.add_records(self.state.commit())
+        self._look_for_slots()
         self._finish_batches()
         self._finish_jobs()
         return events
@@ -196,9 +201,9 @@ class Pipeline:
         """Those that are due, and by turns `_BY_TURNS` of the others, whose time may be over."""
         running = [j for j in self.jobs.values() if not j.state.is_finished]
         if len(running) > _BY_TURNS:
-            first = self._looked_at % len(running)
+            first = self._turn % len(running)
             by_turns = {j.id for j in (running + running)[first : first + _BY_TURNS]}
-            self._looked_at += _BY_TURNS
+            self._turn += _BY_TURNS
             running = [j for j in running if j.id in self._due or j.id in by_turns]
         self._due.clear()
         return running
@@ -218,6 +223,25 @@ class Pipeline:
             kinds = {task.task.target.fingerprint for task in job.tasks}
             if not job.state.is_finished and target.fingerprint in kinds:
                 self._end(job, JobState.FAILED, error)
+
+    def _look_for_slots(self) -> None:
+        """Tasks without a slot of their hardware wait, and nothing waits for them.
+
+        Else a batch with candidates of hardware that is gone would never be complete.
+        """
+        now, is_offered = self.state.pool.now(), functools.cache(self.state.is_offered)
+        if now < self._looked_at + _LOOK_S:
+            return
+        self._looked_at = now
+        for batch in self.state.batches:
+            for order in [o for o in batch.queue if not is_offered(o.task.target)]:
+                self.state.drop_order(batch, order)
+        for job in self.jobs.values():
+            if job.state is JobState.RUNNING and job.targets:
+                reason = "" if any(map(is_offered, job.targets)) else _NO_SLOT
+                if reason != job.reason:
+                    job.reason = reason
+                    self.state.emit("job", job=job.id, state=str(job.state), reason=reason)
 
     def _finish_batches(self) -> None:
         for batch in [b for b in self.state.batches if b.is_complete]:
@@ -267,6 +291,4 @@ class Pipeline:
                 if a.job is not ending and not a.job.state.is_finished
             }
             for order in [o for o in batch.queue if o.task.id not in wanted]:
-                batch.queue.remove(order)
-                for candidate in order.inputs:
-                    self.state.task(order.task).pending.pop(candidate.candidate_id, None)
+                self.state.drop_order(batch, order)

@@ -8,9 +8,11 @@ from dataclasses import dataclass, field, replace
 
 from tlmd.config import GenerateConfig, PipelineConfig, TrainConfig
 from tlmd.pipeline.batches import Batch
-from tlmd.pipeline.orders import Order, Store, Worker, WorkerKind, WorkerPool
+from tlmd.pipeline.orders import MeasureOrder, Order, Store, Worker, WorkerKind, WorkerPool
 from tlmd.pipeline.task_state import TaskState
-from tlmd.types import Record, Task
+from tlmd.types import Record, TargetInfo, Task
+
+_ABSENT_S = 60.0  # without a slot, before its tasks wait and the others go on
 
 Emit = Callable[..., None]  # emit(kind, **facts): one event for the event log
 
@@ -41,6 +43,7 @@ class PipelineState:
     """Records that the store does not have yet."""
     tasks: dict[tuple[str, str], TaskState] = field(default_factory=dict)
     joined_at: dict[str, float] = field(default_factory=dict)
+    _offered_at: dict[str, float] = field(default_factory=dict)  # by fingerprint of the hardware
     _worked: dict[str, float] = field(default_factory=dict)
     _busy_since: dict[str, float] = field(default_factory=dict)
 
@@ -101,6 +104,13 @@ class PipelineState:
         if worker in self.workers:
             self.workers[worker] = replace(self.workers[worker], version=version)
 
+    def is_offered(self, target: TargetInfo) -> bool:
+        """Whether a slot measures for `target`, or did a moment ago: dead slots are replaced."""
+        now = self.pool.now()
+        if any(worker.accepts(target) for worker in self.workers_of(WorkerKind.MEASURER)):
+            self._offered_at[target.fingerprint] = now
+        return now <= self._offered_at.setdefault(target.fingerprint, now) + _ABSENT_S
+
     # tasks and batches
 
     def task(self, task: Task) -> TaskState:
@@ -114,6 +124,13 @@ class PipelineState:
     def batch(self, number: int) -> Batch:
         """A batch in flight."""
         return next(b for b in self.batches if b.number == number)
+
+    def drop_order(self, batch: Batch, order: MeasureOrder) -> None:
+        """Forget candidates that no slot has yet; they may be written again."""
+        batch.queue.remove(order)
+        pending = self.task(order.task).pending
+        for candidate in order.inputs:
+            pending.pop(candidate.candidate_id, None)
 
     def add_records(self, task: TaskState, records: list[Record]) -> None:
         """Add new records to a task; the next `commit` writes them."""
