@@ -45,3 +45,11 @@ _UNPACK: dict[type[Any], Callable[[Any], Any]] = {
 def unpack_answer(order: Order, data: Any) -> Any:
     """The answer that an actor packed."""
     return _UNPACK[type(order)](data)
+
+
+def reason_of(error: BaseException | None) -> str:
+    """The informative line of an error that came through Ray."""
+    cause = getattr(error, "cause", None)
+    text = str(cause if cause is not None else error).strip()
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1][:300] if lines else type(error).__name__

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
+import os
 import queue
+import signal
 import time
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,8 +16,9 @@ import ray
 from ray.exceptions import RayActorError, RayError, RayTaskError
 
 from actors import placement, session
-from actors.calls import METHODS, unpack_answer
+from actors.calls import METHODS, reason_of, unpack_answer
 from actors.placement import ActorSpec
+from actors.start_failures import StartFailures
 from tlmd import wire
 from tlmd.errors import Failed
 from tlmd.pipeline.orders import (
@@ -25,6 +29,7 @@ from tlmd.pipeline.orders import (
     OrderFailed,
     OrderLost,
     SlotOrder,
+    StartFailed,
     SwapOrder,
     TrainOrder,
     Worker,
@@ -43,7 +48,6 @@ _ESSENTIAL = {WorkerKind.REGISTRY, WorkerKind.GENERATOR, WorkerKind.MEASURER}
 _TRAINER_DELAY_S = 12.0  # then the trainer starts, whatever was measured
 _TRAINER_AFTER = 32  # measured candidates; a job of less ends before the trainer has started
 _TRAINER_AFTER_STRICT = 1  # batches wait for the trainer
-_MAX_STARTS = 3  # failed starts of one worker in a row
 
 
 @dataclass
@@ -56,6 +60,8 @@ class _Member:
     handle: Any
     since: float
     joined: bool = False
+    pid: int = 0
+    """0: it has not joined."""
     in_flight: list[Order] = field(default_factory=list)
 
 
@@ -63,7 +69,8 @@ class Cluster:
     """The worker pool of the pipeline. For one thread; answers of actors arrive in others.
 
     Call `start` first and `close` in the end. `now` is the monotonic clock. `start` and `wait`
-    raise `Failed` when Ray or a worker cannot be started.
+    raise `Failed` when Ray or a worker that measuring needs cannot be started, and `ClusterLost`
+    when Ray has died.
     """
 
     def __init__(self, settings: session.Settings) -> None:
@@ -71,7 +78,7 @@ class Cluster:
         self._members: dict[str, _Member] = {}
         self._inbox: queue.Queue[tuple[str, int, Order | None, Any]] = queue.Queue()
         self._lives = 0
-        self._failures: dict[str, int] = {}
+        self._failures = StartFailures()
         self._looked = 0.0
         self._trained: tuple[int, Any, Any] | None = None  # version, checkpoint, examples
         self._ready_at = math.inf  # when all workers that measuring needs had joined
@@ -111,6 +118,16 @@ class Cluster:
                 return events
             events += self._take(*item)
             timeout = 0.0
+
+    def replace(self, worker: str) -> None:
+        member = self._members.get(worker)
+        if member is None:
+            return
+        ray.kill(member.handle)
+        if member.spec.local and member.pid:
+            with contextlib.suppress(OSError):  # Ray asks a process to end; a stopped one cannot
+                os.kill(member.pid, signal.SIGKILL)
+        self._inbox.put((worker, member.life, None, Failed("it took too long for an order")))
 
     def interrupt_training(self) -> None:
         for member in self._members.values():
@@ -196,7 +213,7 @@ class Cluster:
             return []
         member.in_flight = [o for o in member.in_flight if o is not order]
         if isinstance(answer, BaseException):
-            return [OrderFailed(name, order, _reason(answer))]
+            return [OrderFailed(name, order, reason_of(answer))]
         if isinstance(order, MeasureOrder):
             self._measured += len(order.inputs)
         return [OrderDone(name, order, unpack_answer(order, answer))]
@@ -209,7 +226,8 @@ class Cluster:
         if self._ready_at == math.inf and self._joined() >= _ESSENTIAL:
             self._ready_at = time.monotonic()
             session.keep_to_build_cores(self._settings)
-        self._failures.pop(member.spec.name, None)
+        self._failures.forget(member.spec.name)
+        member.pid = int(answer["pid"])
         target = answer.pop("target", None)
         worker = Worker(
             member.spec.name,
@@ -232,32 +250,36 @@ class Cluster:
     def _replace(self, member: _Member, error: BaseException | None) -> list[Event]:
         """Report the orders of a dead actor as lost, and start its successor at once."""
         name = member.spec.name
-        _log.warning("%s is gone: %s", name, _reason(error))
+        _log.warning("%s is gone: %s", name, reason_of(error))
         del self._members[name]
+        events: list[Event] = []
         if not member.joined:
-            self._failures[name] = self._failures.get(name, 0) + 1
-            if self._failures[name] >= _MAX_STARTS and not member.spec.optional:
-                raise Failed(f"{name} cannot be started: {_reason(error)}")
-        events: list[Event] = [OrderLost(name, order) for order in member.in_flight]
+            pause = self._failures.add(member.spec, reason_of(error))
+            if pause:
+                events.append(StartFailed(name, member.spec.kind, reason_of(error), pause))
+        else:
+            events += [OrderLost(name, order) for order in member.in_flight] + [WorkerLeft(name)]
         self._looked = 0.0
         self._look()
-        return [*events, WorkerLeft(name)]
+        return events
 
     def _look(self) -> None:
         """Start an actor for each place that has none; places come and go with the nodes."""
         if time.monotonic() < self._looked + _LOOK_S:
             return
         self._looked = time.monotonic()
+        session.check(self._settings)
         for spec in placement.actor_specs(self._settings):
-            if spec.name in self._members or self._too_early(spec):
-                continue
-            self._start(spec)
+            if spec.name not in self._members and not self._too_early(spec):
+                self._start(spec)
 
     def _too_early(self, spec: ActorSpec) -> bool:
         """The registry starts first, because others call it. The trainer starts last.
 
-        Its start would take the cores from the first batch.
+        Its start would take the cores from the first batch. What could not be started has a pause.
         """
+        if not self._failures.may_start(spec.name):
+            return True
         there = {m.spec.kind for m in self._members.values()}
         if spec.kind is WorkerKind.GENERATOR:
             return WorkerKind.REGISTRY not in there
@@ -279,11 +301,3 @@ class Cluster:
         self._members[spec.name] = member
         self._listen(member, None, handle.describe.remote())
         self._listen(member, None, handle.hold.remote())
-
-
-def _reason(error: BaseException | None) -> str:
-    """The informative line of an error that came through Ray."""
-    cause = getattr(error, "cause", None)
-    text = str(cause if cause is not None else error).strip()
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[-1][:300] if lines else type(error).__name__

@@ -10,7 +10,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from actors.host import actor_class
 from actors.session import Settings
-from tlmd.errors import Failed
+from tlmd.errors import ClusterLost
 from tlmd.measure.cores import plan_slots
 from tlmd.pipeline.orders import WorkerKind
 
@@ -33,16 +33,16 @@ class ActorSpec:
     """Slots of the node, of which this is number ``index``."""
     resource: str = ""
     optional: bool = False
-    """It may be missing, because its node may never come back."""
+    """It may be missing: its node may never come back, and measuring needs no trainer."""
     gpus: int = 0
 
 
 def actor_specs(settings: Settings) -> list[ActorSpec]:
-    """All actors that should run on the nodes that are alive. Raises `Failed`."""
+    """All actors that should run on the nodes that are alive. Raises `ClusterLost`."""
     head = ray.get_runtime_context().get_node_id()
     nodes = [node for node in ray.nodes() if node["Alive"]]
     if not any(node["NodeID"] == head for node in nodes):
-        raise Failed("Ray's own processes were killed; `tlmd start` goes on")
+        raise ClusterLost("Ray's own processes have died; `tlmd start` goes on")
     found = [ActorSpec("registry", WorkerKind.REGISTRY, head, True)]
     for node in nodes:
         found += _slots(node["NodeID"], node["Resources"], node["NodeID"] == head)
@@ -55,7 +55,10 @@ def actor_specs(settings: Settings) -> list[ActorSpec]:
         node = _best_nodes(nodes, "train", head, settings)[0]
         gpus = next(int(n["Resources"].get("GPU", 0)) for n in nodes if n["NodeID"] == node)
         local = node == head
-        found.append(ActorSpec("trainer", WorkerKind.TRAINER, node, local, gpus=min(gpus, 1)))
+        gpus = min(gpus, 1)
+        found.append(
+            ActorSpec("trainer", WorkerKind.TRAINER, node, local, optional=True, gpus=gpus)
+        )
     return found
 
 

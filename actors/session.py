@@ -20,11 +20,12 @@ import psutil
 from platformdirs import user_cache_path
 
 from tlmd.config import SHIPPED, Config
-from tlmd.errors import Failed
+from tlmd.errors import ClusterLost, Failed
 from tlmd.measure.cores import plan_slots
 
 _log = logging.getLogger("tlmd.cluster")
 
+_SYSTEM = {"gcs_server", "raylet"}
 _END_S = 1.0  # its actors have closed: nothing of the others is worth waiting for
 REAL_SLOT = "actors.measurer:MeasurerActor"
 REAL_GENERATOR = "actors.generator:GeneratorActor"
@@ -48,6 +49,8 @@ class Settings:
     """The writing actor; benchmarks simulate it."""
     scratch: str = ""
     """Ray's own folder."""
+    system: tuple[psutil.Process, ...] = ()
+    """The processes of a private instance without which it does not work."""
     cores: frozenset[int] = frozenset()
     """Cores that all processes may use; empty: those of this process."""
 
@@ -146,6 +149,15 @@ def _start_private(settings: Settings, ray: Any) -> None:
         log_to_driver=False,
         _temp_dir=settings.scratch,
     )
+    started = psutil.Process().children(recursive=True)
+    settings.system = tuple(p for p in started if p.name() in _SYSTEM)
+
+
+def check(settings: Settings) -> None:
+    """Raise `ClusterLost` where a private instance has died. Ray says so much later or never."""
+    for process in settings.system:
+        if not process.is_running() or process.status() == psutil.STATUS_ZOMBIE:
+            raise ClusterLost("Ray's own processes have died; `tlmd start` goes on")
 
 
 def _free_shared_memory() -> int:

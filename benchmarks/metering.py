@@ -46,6 +46,9 @@ class MeteredWorkerPool:
         self._spent.add("waiting", time.perf_counter() - begin - worked)
         return events
 
+    def replace(self, worker: str) -> None:
+        self._pool.replace(worker)
+
     def interrupt_training(self) -> None:
         self._pool.interrupt_training()
 

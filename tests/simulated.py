@@ -140,6 +140,9 @@ class SimulatedWorkerPool:
             SwapOrder: pace.swap,
         }[type(order)]
 
+    def replace(self, worker: str) -> None:
+        self.kill_at(self.time, worker)
+
     def interrupt_training(self) -> None:
         for begin, order in self._in_flight["trainer-0"]:
             self._free["trainer-0"] = self.time + 0.1

@@ -104,6 +104,9 @@ class GenerateConfig(_Section):
     explore: float = Field(0.12, ge=0, le=1)
     """Share of the measured candidates that are drawn at random from those that were written."""
 
+    timeout: float = Field(600.0, gt=0)
+    """Seconds for one order of a generator; then the generator is replaced."""
+
     temperature: float = Field(1.0, gt=0)
     """Sampling temperature of the TLM."""
 
@@ -174,6 +177,9 @@ class TrainConfig(_Section):
     """The newest records that the trainer knows; older ones stay in the store. 20,000 need about
     300 MB of its memory."""
 
+    timeout: float = Field(3600.0, gt=0)
+    """Seconds for one round; then the trainer is replaced."""
+
     threads: int = Field(0, ge=0)
     """0: all cores that it may use, but one."""
 
@@ -188,6 +194,9 @@ class RegistryConfig(_Section):
 
     tolerated_nats: float = Field(0.5, ge=0)
     """How much higher the loss of good held-out candidates may be, in nats per choice."""
+
+    timeout: float = Field(600.0, gt=0)
+    """Seconds for the evaluation of a new version; then the registry is replaced."""
 
     tolerated_order: float = Field(0.05, ge=0)
     """By which share fewer pairs of held-out candidates may be in the right order."""

@@ -25,6 +25,15 @@ class Failed(TlmdError):
     """The work failed, for example because the disk is full or no record applies (exit code 1)."""
 
 
+class ClusterLost(TlmdError):
+    """Ray's own processes have died (exit code 75): a daemon that is started again goes on.
+
+    75 is ``EX_TEMPFAIL`` of sysexits.h: whatever supervises the daemon should start it again.
+    """
+
+    exit_code = 75
+
+
 class Interrupted(BaseException):
     """The command received SIGINT or SIGTERM and has to end.
 

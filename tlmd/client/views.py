@@ -195,6 +195,8 @@ def _line(status: dict[str, Any]) -> str:
         text += f", {convergence['gain']:.1%} gained over the last {convergence['window']}"
     if status["state"] == "running" and (cores := status.get("cores_of_others")):
         text += f"; other programs use {cores:.1f} cores and come first"
+    if error := (status.get("training") or {}).get("error"):
+        text += f"; no trainer, so nothing is learnt: {error}"
     return text
 
 

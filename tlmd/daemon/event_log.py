@@ -14,7 +14,7 @@ from tlmd.daemon.log_files import put_aside
 _log = logging.getLogger("tlmd")
 _KEPT = 2000
 _LOGGED = {"joined", "left", "job", "published", "refused", "training_failed", "publish_failed"}
-_LOGGED |= {"write_failed", "slot_failed", "training_lost"}
+_LOGGED |= {"write_failed", "slot_failed", "training_lost", "start_failed", "overdue"}
 
 
 class EventLog:

@@ -20,6 +20,7 @@ class ExtractionRequests:
 
     `joined_slots` returns the measuring slots of a cluster; None: the daemon measures on its own
     machine only, and the target of a job is resolved there. `is_stopping` ends a wait for a slot.
+    The threads that prepare jobs call `of`, so `joined_slots` has to ask the pipeline's thread.
     """
 
     def __init__(

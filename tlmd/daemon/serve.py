@@ -17,7 +17,6 @@ from tlmd import __version__
 from tlmd.children import VERBOSE
 from tlmd.config import Config
 from tlmd.daemon.log_files import bound_logs
-from tlmd.errors import Failed
 from tlmd.state_dir import make_state_dir
 from tlmd.supervisor import SUPERVISOR
 
@@ -33,7 +32,7 @@ def serve(state_dir: Path, config: Config, address: str = "", ownership: str = "
     `ownership` (see `lifecycle.start`) it ends when its standard input ends, that is, when the
     process that started it ends. A private daemon does not continue jobs of earlier daemons. After
     SIGINT or SIGTERM the daemon finishes the work in flight and ends; after a second signal it ends
-    at once. Raises `BadInput` and `Failed`.
+    at once. Raises `BadInput` and `Failed`, and `ClusterLost` where Ray has died.
     """
     state_dir = make_state_dir(state_dir).absolute()
     (state_dir / "logs").mkdir(exist_ok=True)
@@ -75,8 +74,8 @@ def serve(state_dir: Path, config: Config, address: str = "", ownership: str = "
     finally:
         note.unlink(missing_ok=True)
         server.stop()
-    if service.error:
-        raise Failed(service.error)
+    if service.error is not None:
+        raise service.error
     _log.info("stopped; everything measured is kept")
     return 0
 

@@ -50,9 +50,9 @@ class Service:
     """The daemon without its HTTP interface. It runs until `stop`.
 
     ``ready`` is set when Ray runs; Ray has then replaced the signal handlers of the process.
-    ``done`` is set when everything has ended; ``error`` is the reason if the daemon failed, else
-    empty. `settings` say how to start or join Ray. With `resume`, unfinished jobs continue. All
-    public methods but `start` may be called from any thread.
+    ``done`` is set when everything has ended; ``error`` is the reason if the daemon failed.
+    `settings` say how to start or join Ray. With `resume`, unfinished jobs continue. All public
+    methods but `start` may be called from any thread.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Service:
         self.config = config
         self.ready = threading.Event()
         self.done = threading.Event()
-        self.error = ""
+        self.error: TlmdError | None = None
         kept = config.daemon
         self.event_log = EventLog(state_dir / "trace.jsonl", kept.log_bytes, kept.keep_logs)
         self.store = RecordStore(state_dir / "records.sqlite")
@@ -83,7 +83,7 @@ class Service:
         requests = ExtractionRequests(
             state_dir,
             self._run_cores,
-            None if settings.is_local else self._joined_slots,
+            None if settings.is_local else lambda: self.call(self._joined_slots),
             lambda: self._stopping,
         )
         self._jobs = JobManager(
@@ -178,13 +178,13 @@ class Service:
         try:
             self._with_cluster()
         except TlmdError as error:
-            self.error = str(error)
+            self.error = error
             _log.error("%s", error)
         except BaseException as error:
-            self.error = f"{type(error).__name__}: {error}"
+            self.error = Failed(f"{type(error).__name__}: {error}")
             _log.exception("the daemon has failed")
         finally:
-            self._jobs.close(self.error)
+            self._jobs.close(str(self.error or ""))
             self.snapshot = self.snapshot | {"jobs": self._jobs.summaries()}
             self.store.close()
             self.event_log.close()
@@ -201,8 +201,8 @@ class Service:
             self._start_cluster(cluster)
             self._cluster = cluster
             self.ready.set()
-            config = self.config
-            options = PipelineOptions(config.pipeline, config.train, config.generate)
+            c = self.config
+            options = PipelineOptions(c.pipeline, c.train, c.generate, c.registry)
             self._pipeline = Pipeline(cluster, self.store, options, self.event_log.emit)
             self._pipeline.paused = self.store.flag(_PAUSED)
             self._jobs.attach(self._pipeline)

@@ -69,6 +69,7 @@ def _pipeline_status(pipeline: Pipeline, stopping: bool) -> dict[str, Any]:
         "convergence": _convergence(pipeline),
         "training": {
             "running": not learning.is_idle,
+            "error": learning.trainer_error,
             "loss": round(last.loss, 4) if last and math.isfinite(last.loss) else None,
             "steps": last.steps if last else None,
         },

@@ -11,6 +11,7 @@ from tlmd.pipeline.orders import (
     OrderFailed,
     OrderLost,
     PublishOrder,
+    StartFailed,
     Trained,
     TrainOrder,
     Worker,
@@ -43,6 +44,7 @@ class Learning:
         self.version = 0  # of the checkpoint in force
         self.learnt = first - 1  # the newest batch a finished round has learnt from
         self.last: Trained | None = None
+        self.trainer_error = ""  # why there is no trainer
         self.publish_s = 1.0  # from interrupting a training to its checkpoint being in force
         self._state = state
         self._next_version = 1
@@ -67,7 +69,13 @@ class Learning:
             self.version = worker.version
             self._next_version = max(self._next_version, worker.next_version)
         elif worker.kind is WorkerKind.TRAINER:
+            self.trainer_error = ""
             self._start_anew()
+
+    def on_start_failed(self, event: StartFailed) -> None:
+        """Where it is the trainer, measuring goes on without it."""
+        if event.kind is WorkerKind.TRAINER:
+            self.trainer_error = event.error
 
     def _start_anew(self) -> None:
         """The trainer knows nothing."""

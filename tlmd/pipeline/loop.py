@@ -31,6 +31,7 @@ from collections.abc import Iterable
 
 from tlmd.pipeline.batches import Batch
 from tlmd.pipeline.convergence import Convergence
+from tlmd.pipeline.deadlines import Deadlines
 from tlmd.pipeline.generating import Generating
 from tlmd.pipeline.jobs import TuningJob
 from tlmd.pipeline.learning import Learning
@@ -43,6 +44,7 @@ from tlmd.pipeline.orders import (
     Order,
     PublishOrder,
     SlotOrder,
+    StartFailed,
     Store,
     TrainOrder,
     WorkerJoined,
@@ -81,6 +83,7 @@ class Pipeline:
         self._due: dict[str, None] = {}  # jobs that may have what they want; the next step looks
         self._turn = 0  # how many jobs were looked at by turns
         self._looked_at = 0.0
+        self._deadlines = Deadlines(self.state)
         self._strict = options.pipeline.strict
         last = store.last_batch()
         first = last[0] + 1 if last else 0  # the numbers of batches go on over all runs of a store
@@ -147,6 +150,7 @@ class Pipeline:
         for event in events:
             self._handle(event)
         self.learning.add_records(self.state.commit())
+        self._deadlines.check()
         self._look_for_slots()
         self._finish_batches()
         self._finish_jobs()
@@ -182,6 +186,10 @@ class Pipeline:
         elif isinstance(event, WorkerLeft):
             state.leave(event.worker)
             state.emit("left", worker=event.worker)
+        elif isinstance(event, StartFailed):
+            self.learning.on_start_failed(event)
+            again = round(event.again_s)
+            state.emit("start_failed", worker=event.worker, error=event.error, again_s=again)
         elif state.finish_order(event.worker, event.order):
             self._note_jobs(event.order)
             if isinstance(event.order, SlotOrder):

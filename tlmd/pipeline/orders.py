@@ -208,7 +208,18 @@ class WorkerLeft:
     worker: str
 
 
-Event = OrderDone | OrderLost | OrderFailed | WorkerJoined | WorkerLeft
+@dataclass(frozen=True)
+class StartFailed:
+    """A worker that may be missing cannot be started. It is tried again."""
+
+    worker: str
+    kind: WorkerKind
+    error: str
+    again_s: float
+    """Seconds until then."""
+
+
+Event = OrderDone | OrderLost | OrderFailed | WorkerJoined | WorkerLeft | StartFailed
 
 
 class WorkerPool(Protocol):
@@ -224,6 +235,10 @@ class WorkerPool(Protocol):
 
     def wait(self, seconds: float) -> list[Event]:
         """Wait for events, at most `seconds`."""
+        ...
+
+    def replace(self, worker: str) -> None:
+        """End a worker that does not answer, and start another; its orders come back as lost."""
         ...
 
     def interrupt_training(self) -> None:

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from tlmd.config import GenerateConfig, PipelineConfig, TrainConfig
+from tlmd.config import GenerateConfig, PipelineConfig, RegistryConfig, TrainConfig
 from tlmd.pipeline.batches import Batch
 from tlmd.pipeline.orders import MeasureOrder, Order, Store, Worker, WorkerKind, WorkerPool
 from tlmd.pipeline.task_state import TaskState
@@ -24,6 +24,7 @@ class PipelineOptions:
     pipeline: PipelineConfig = field(default_factory=PipelineConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
     generate: GenerateConfig = field(default_factory=GenerateConfig)
+    registry: RegistryConfig = field(default_factory=RegistryConfig)
 
 
 @dataclass
