@@ -10,6 +10,7 @@ from ray.actor import ActorHandle
 from tlmd import wire
 from tlmd.config import GenerateConfig
 from tlmd.generate.generator import Generator
+from tlmd.generate.history import WrittenHistory
 from tlmd.model import checkpoint as checkpoints
 from tlmd.model.threads import use_threads
 from tlmd.pipeline.orders import WriteOrder, Written
@@ -27,6 +28,7 @@ class GeneratorActor:
         use_threads(1)
         blob = ray.get(registry.control.remote("blob", -1))
         generate = GenerateConfig.model_validate(config)
+        self._history = WrittenHistory()
         self._generator = Generator(checkpoints.from_bytes(blob.tobytes()), generate, seed)
 
     def describe(self) -> dict[str, Any]:
@@ -36,8 +38,9 @@ class GeneratorActor:
     def write(self, data: bytes) -> bytes:
         """Carry out a `WriteOrder`."""
         order = wire.unpack(WriteOrder, data)
+        avoid = self._history.add(order.task.key, order.known, order.avoid)
         written, refused = self._generator.write(
-            order.task, order.count, list(order.records), order.avoid, order.oversample
+            order.task, order.count, list(order.records), avoid, order.oversample
         )
         return wire.pack(Written(tuple(written), tuple(refused), self._generator.version))
 

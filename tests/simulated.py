@@ -10,6 +10,7 @@ from typing import Any
 
 from tlmd import wire
 from tlmd.config import PipelineConfig, TrainConfig
+from tlmd.generate.history import WrittenHistory
 from tlmd.pipeline.orders import (
     BaselineOrder,
     CompareOrder,
@@ -99,6 +100,7 @@ class SimulatedWorkerPool:
         self._free: dict[str, float] = {}
         self._in_flight: dict[str, list[tuple[float, Order]]] = {}
         self._alive: dict[str, int] = {}
+        self._histories: dict[str, WrittenHistory] = {}  # of the generators
         self._trained = 0
         self.trained_on: dict[int, tuple[int, int]] = {}  # version -> (upto, records)
         self._taught: set[str] = set()
@@ -111,6 +113,7 @@ class SimulatedWorkerPool:
         self._alive[name] = self._alive.get(name, 0) + 1
         self._free[name] = self.time + delay
         self._in_flight[name] = []
+        self._histories[name] = WrittenHistory()
         self._push(self.time + delay, ("join", name, self._alive[name]))
 
     def _push(self, when: float, what: Any) -> None:
@@ -190,7 +193,7 @@ class SimulatedWorkerPool:
 
     def _answer(self, name: str, order: Order) -> Any:
         if isinstance(order, WriteOrder):
-            return self._write(order)
+            return self._write(name, order)
         if isinstance(order, MeasureOrder):
             return tuple(self._outcome(i.candidate_id) for i in order.inputs)
         if isinstance(order, CompareOrder):
@@ -224,8 +227,9 @@ class SimulatedWorkerPool:
         low, high = 0.999 * seconds, 1.001 * seconds
         return Outcome(Status.OK, (seconds,), low=low, high=high, compared=True)
 
-    def _write(self, order: WriteOrder) -> Written:
-        known = {r.candidate.id for r in order.records} | {i for i, _ in order.avoid}
+    def _write(self, name: str, order: WriteOrder) -> Written:
+        avoid = self._histories[name].add(order.task.key, order.known, order.avoid)
+        known = {r.candidate.id for r in order.records} | {i for i, _ in avoid}
         proposals: list[Proposal] = []
         refused: list[Record] = []
         for number in range(self.sizes[order.task.id]):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from tlmd.config import GenerateConfig
 from tlmd.generate.apply import apply_new
@@ -52,7 +52,7 @@ class Generator:
         task: Task,
         count: int,
         records: Sequence[Record],
-        avoid: Sequence[tuple[str, str]] = (),
+        avoid: Collection[tuple[str, str]] = (),
         oversample: float | None = None,
     ) -> tuple[list[Proposal], list[Record]]:
         """At most `count` new candidates of `task`, best first; fewer when the space is exhausted.

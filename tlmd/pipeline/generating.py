@@ -21,6 +21,7 @@ from tlmd.pipeline.orders import (
     WriteOrder,
     Written,
 )
+from tlmd.pipeline.sent_histories import SentHistories
 from tlmd.pipeline.state import PipelineState
 from tlmd.pipeline.task_scheduler import TaskScheduler
 from tlmd.types import JobState
@@ -47,6 +48,7 @@ class Generating:
         self._learning = learning
         self._first = first
         self._scheduler = TaskScheduler()
+        self._histories = SentHistories()
         self._unwritten: deque[WriteOrder] = deque()
         self._losses: Counter[tuple[str, str]] = Counter()  # by task: generators that died in a row
         self._write_s = 0.0  # how long a batch takes to write
@@ -108,7 +110,9 @@ class Generating:
             elif (order := self._next()) is not None:
                 task = state.task(order.task)
                 best = task.fastest(_INCUMBENTS)
-                state.send(worker.name, replace(order, records=best, avoid=task.tried))
+                avoid, known = self._histories.news(worker.name, task)
+                order = replace(order, records=best, avoid=avoid, known=known)
+                state.send(worker.name, order)
                 state.batch(order.batch).versions.add(worker.version)
 
     def _has_begun_batch(self) -> bool:
@@ -129,6 +133,10 @@ class Generating:
         allocations = self._state.batch(order.batch).allocations
         return any(a.task is task and not a.job.state.is_finished for a in allocations)
 
+    def on_left(self, worker: str) -> None:
+        """Its successor knows nothing of what was written before."""
+        self._histories.forget(worker)
+
     def on_event(self, event: OrderDone | OrderLost | OrderFailed) -> None:
         """A generator answered an order, failed, or died."""
         order = event.order
@@ -138,10 +146,12 @@ class Generating:
                 self._state.emit("swapped", worker=event.worker, version=event.answer)
             return  # a swap that failed is tried again before the next batch
         assert isinstance(order, WriteOrder)
+        if not isinstance(event, OrderDone):
+            self._histories.forget(event.worker)
         if isinstance(event, OrderLost):
             self._losses[order.task.key] += 1
             if self._losses[order.task.key] < _MAX_LOSSES:
-                self._unwritten.appendleft(replace(order, records=(), avoid=()))
+                self._unwritten.appendleft(replace(order, records=(), avoid=(), known=0))
                 return
             error = f"writing its candidates ended {_MAX_LOSSES} generators"
             self._state.emit("write_failed", task=order.task.name, error=error)
@@ -162,7 +172,7 @@ class Generating:
         proposals = task.new_proposals(written.proposals)[: order.count]
         if self._is_wanted(order):
             task.end_round(len(proposals), len(refused))
-            task.pending |= {p.candidate.id: p for p in proposals}
+            task.wait_for(proposals)
             batch.add(order.task, proposals, self._options.pipeline.chunk)
         if batch.is_written:
             took = state.pool.now() - batch.planned_at

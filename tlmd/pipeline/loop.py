@@ -185,6 +185,7 @@ class Pipeline:
             state.emit("joined", worker=worker.name, version=worker.version, pid=worker.pid)
         elif isinstance(event, WorkerLeft):
             state.leave(event.worker)
+            self.generating.on_left(event.worker)
             state.emit("left", worker=event.worker)
         elif isinstance(event, StartFailed):
             self.learning.on_start_failed(event)

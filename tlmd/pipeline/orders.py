@@ -76,7 +76,10 @@ class WriteOrder:
     records: tuple[Record, ...] = ()
     """The fastest records so far."""
     avoid: tuple[tuple[str, str], ...] = ()
-    """Candidate ids and module hashes that must not be written again."""
+    """Candidate ids and module hashes that must not be written again; only those that are new since
+    the generator's last order for this task."""
+    known: int = 0
+    """How many the generator has from earlier orders; 0: it must forget them."""
 
 
 @dataclass(frozen=True)

@@ -129,9 +129,7 @@ class PipelineState:
     def drop_order(self, batch: Batch, order: MeasureOrder) -> None:
         """Forget candidates that no slot has yet; they may be written again."""
         batch.queue.remove(order)
-        pending = self.task(order.task).pending
-        for candidate in order.inputs:
-            pending.pop(candidate.candidate_id, None)
+        self.task(order.task).drop(candidate.candidate_id for candidate in order.inputs)
 
     def add_records(self, task: TaskState, records: list[Record]) -> None:
         """Add new records to a task; the next `commit` writes them."""

@@ -42,7 +42,12 @@ class TaskState:
         self.comparing = False  # a slot compares its finalists
         self.best_after_batch: list[float] = []  # seconds
         self._comparisons = 0
-        self._known: dict[str, str] = {}  # of all that was measured here: id -> module hash
+        self.history: list[tuple[str, str]] = []
+        """Ids and module hashes of all that was measured here or is pending. It only grows, but for
+        `drop`."""
+        self.history_begun = 0
+        """How often it was begun anew."""
+        self._ids: set[str] = set()
         self._hashes: set[str] = set()
         records, self.records = self.records, []
         self.add(records)
@@ -56,11 +61,31 @@ class TaskState:
             if record.batch < 0:
                 continue
             self.newest_batch = max(self.newest_batch, record.batch)
-            self._known[record.candidate.id] = record.module_hash
-            self._hashes.add(record.module_hash or record.candidate.id)
+            self._remember(record.candidate.id, record.module_hash)
             self.trials += record.outcome.status is not Status.INVALID
             self._comparisons = 0
         self.best = fastest(self.own)
+
+    def wait_for(self, proposals: Iterable[Proposal]) -> None:
+        """These will be measured."""
+        for proposal in proposals:
+            self.pending[proposal.candidate.id] = proposal
+            self._remember(proposal.candidate.id, proposal.module_hash)
+
+    def drop(self, candidate_ids: Iterable[str]) -> None:
+        """These will not be measured, and may be written again."""
+        dropped = {key for key in candidate_ids if self.pending.pop(key, None) is not None}
+        kept = [entry for entry in self.history if entry[0] not in dropped]
+        self.history, self._ids, self._hashes = [], set(), set()
+        self.history_begun += 1
+        for candidate_id, module_hash in kept:
+            self._remember(candidate_id, module_hash)
+
+    def _remember(self, candidate_id: str, module_hash: str) -> None:
+        if candidate_id not in self._ids:
+            self._ids.add(candidate_id)
+            self._hashes.add(module_hash or candidate_id)
+            self.history.append((candidate_id, module_hash))
 
     def replace(self, records: Iterable[Record]) -> None:
         """Replace the records of the same candidates, after a comparison."""
@@ -93,12 +118,6 @@ class TaskState:
     def fastest(self, count: int) -> tuple[Record, ...]:
         """The fastest verified records, the best first."""
         return leading(self.own, count)
-
-    @property
-    def tried(self) -> tuple[tuple[str, str], ...]:
-        """Ids and module hashes of all that was measured here or is pending."""
-        pending = {key: p.module_hash for key, p in self.pending.items()}
-        return tuple((self._known | pending).items())
 
     @property
     def best_seconds(self) -> float:
@@ -140,10 +159,8 @@ class TaskState:
     def new_proposals(self, proposals: Iterable[Proposal]) -> list[Proposal]:
         """Those whose program was not measured here and is not pending."""
         found: dict[str, Proposal] = {}
-        pending = {p.module_hash for p in self.pending.values()}
         for p in proposals:
-            known = p.candidate.id in self._known or p.candidate.id in self.pending
-            if not known and p.module_hash not in self._hashes and p.module_hash not in pending:
+            if p.candidate.id not in self._ids and p.module_hash not in self._hashes:
                 found.setdefault(p.module_hash, p)
         return list(found.values())
 
