@@ -28,6 +28,7 @@ import psutil
 
 from actors import session
 from benchmarks import driver, report, simulated
+from benchmarks.in_process import InProcessPool
 from benchmarks.metering import MeteredStore, MeteredWorkerPool, ThreadSeconds
 from tlmd.config import Config, DaemonConfig, TrainConfig
 from tlmd.daemon import status
@@ -35,7 +36,7 @@ from tlmd.daemon.event_log import EventLog
 from tlmd.measure.background import BackgroundWork, OtherPrograms
 from tlmd.pipeline.jobs import TuningJob
 from tlmd.pipeline.loop import Pipeline
-from tlmd.pipeline.orders import WorkerKind
+from tlmd.pipeline.orders import WorkerKind, WorkerPool
 from tlmd.pipeline.state import PipelineOptions
 from tlmd.records.dataset import read_dataset
 from tlmd.records.store import RecordStore
@@ -57,6 +58,7 @@ class ScaleRun:
     seconds: float
     tasks: int
     profile: Path | None
+    in_process: bool
 
     @property
     def generators(self) -> int:
@@ -72,6 +74,9 @@ def main() -> int:
         "--tasks", type=int, default=359, help="so many of the campaign's tasks (default 359)"
     )
     parser.add_argument("--profile", type=Path, metavar="FILE", help="cProfile of the last N")
+    parser.add_argument(
+        "--in-process", action="store_true", help="slots without Ray: the pipeline's thread alone"
+    )
     options = parser.parse_args()
     here = report.machine()
     rows = []
@@ -96,7 +101,7 @@ def _row_of(count: int, options: Any) -> report.Row:
     profile = options.profile.absolute() if last and options.profile else None
     cores = frozenset(os.sched_getaffinity(0))
     with driver.scratch_directory() as scratch:
-        run = ScaleRun(scratch, count, options.seconds, options.tasks, profile)
+        run = ScaleRun(scratch, count, options.seconds, options.tasks, profile, options.in_process)
         log = scratch / "stderr"  # Ray warns of many actors
         return driver.in_own_process(cores, log, _measure_run, run)
 
@@ -144,7 +149,7 @@ def _measure_run(run: ScaleRun) -> report.Row:
     spent = ThreadSeconds()
     with _daemon(run, spent) as (daemon, store):
         begin = time.monotonic()  # Ray has started, its actors are starting
-        daemon.wait_for_workers(run.slots + run.generators + 1)  # and the registry
+        daemon.wait_for_workers(run.slots + run.generators + (not run.in_process))  # a registry
         started = time.monotonic() - begin
         tasks = _corpus_tasks(run.tasks)
         store.add_tasks(tasks)
@@ -164,6 +169,22 @@ def _measure_run(run: ScaleRun) -> report.Row:
 def _daemon(run: ScaleRun, spent: ThreadSeconds) -> Iterator[tuple[DaemonDriver, RecordStore]]:
     """A pipeline on simulated slots and generators, and its store."""
     train = TrainConfig(enabled=False)
+    with (
+        _pool(run, train) as pool,
+        RecordStore(run.scratch / "records.sqlite") as store,
+        closing(EventLog(run.scratch / "trace.jsonl")) as trace,
+    ):
+        timed_pool, timed_store = MeteredWorkerPool(pool, spent), MeteredStore(store, spent)
+        pipeline = Pipeline(timed_pool, timed_store, PipelineOptions(train=train), trace.emit)
+        yield DaemonDriver(pipeline, store), store
+
+
+@contextmanager
+def _pool(run: ScaleRun, train: TrainConfig) -> Iterator[WorkerPool]:
+    if run.in_process:
+        with closing(InProcessPool(run.slots, run.generators)) as timers:
+            yield timers
+        return
     settings = session.Settings(
         Config(train=train, daemon=DaemonConfig(generators=run.generators)),
         run.scratch,
@@ -171,14 +192,8 @@ def _daemon(run: ScaleRun, spent: ThreadSeconds) -> Iterator[tuple[DaemonDriver,
         slot_count=run.slots,
         generator_class=simulated.GENERATOR,
     )
-    with (
-        driver.running_cluster(settings) as cluster,
-        RecordStore(run.scratch / "records.sqlite") as store,
-        closing(EventLog(run.scratch / "trace.jsonl")) as trace,
-    ):
-        pool, timed_store = MeteredWorkerPool(cluster, spent), MeteredStore(store, spent)
-        pipeline = Pipeline(pool, timed_store, PipelineOptions(train=train), trace.emit)
-        yield DaemonDriver(pipeline, store), store
+    with driver.running_cluster(settings) as cluster:
+        yield cluster
 
 
 def _corpus_tasks(count: int) -> list[Task]:

@@ -25,6 +25,13 @@ TARGET = TargetInfo("{}", "cpu", "x86_64", "avx2", 256, 1, 1 << 15, 1 << 20, 1 <
 _TRACE = "x" * 5000  # of the usual length
 
 
+def packed_outcome(rng: random.Random) -> bytes:
+    """An `Outcome` of the usual size, as a slot answers it."""
+    seconds = tuple(rng.uniform(1e-3, 2e-3) for _ in range(7))
+    timing = Timing(0.005, 0.003, 0.1, 0.0, CANDIDATE_S, 0.01)
+    return wire.pack(Outcome(Status.OK, seconds, verified=True, max_abs_err=1e-6, timing=timing))
+
+
 class SimulatedSlot:
     """Stands in for `MeasurerActor`: sleeps instead of measuring, one candidate at a time."""
 
@@ -43,11 +50,7 @@ class SimulatedSlot:
     def _sleep_for_one(self) -> bytes:
         with self._lock:
             time.sleep(CANDIDATE_S)
-        seconds = tuple(self._random.uniform(1e-3, 2e-3) for _ in range(7))
-        timing = Timing(0.005, 0.003, 0.1, 0.0, CANDIDATE_S, 0.01)
-        return wire.pack(
-            Outcome(Status.OK, seconds, verified=True, max_abs_err=1e-6, timing=timing)
-        )
+        return packed_outcome(self._random)
 
     def baseline(self, data: bytes) -> bytes:
         """Carry out a `BaselineOrder`."""
