@@ -133,13 +133,13 @@ def test_a_step_looks_at_few_of_many_jobs(monkeypatch: pytest.MonkeyPatch) -> No
     wanted = run.add(TuningJob("wanted", trials=4), "a")
     run.pipeline.step(1.0)  # looks at all once, since all are new
     looked: list[str] = []
-    look = run.pipeline._jobs_to_look_at
+    look = run.pipeline._unfinished.due
 
     def noted() -> list[TuningJob]:
         looked[:] = [job.id for job in look()]
         return [run.pipeline.jobs[name] for name in looked]
 
-    monkeypatch.setattr(run.pipeline, "_jobs_to_look_at", noted)
+    monkeypatch.setattr(run.pipeline._unfinished, "due", noted)
     for _ in range(40):
         run.pipeline.step(1.0)
         assert len(looked) <= 33

@@ -24,6 +24,14 @@ def fastest(records: Iterable[Record]) -> Record | None:
     best until another record's whole interval is clearly below its own. The best record is in every
     comparison, so the newest comparison decides; times of an older one are from another moment.
     """
+    return winner(*leaders(records))
+
+
+def leaders(records: Iterable[Record]) -> tuple[Record | None, Record | None]:
+    """The best records that were compared and that were timed alone; those of parts can be merged.
+
+    ``leaders([*leaders(a), *leaders(b)])`` are those of all records of a and b.
+    """
     compared, alone = None, None
     for record in records:
         if not _counts(record):
@@ -34,6 +42,11 @@ def fastest(records: Iterable[Record]) -> Record | None:
             compared = record
         elif record.created == compared.created:
             compared = _faster(compared, record)
+    return compared, alone
+
+
+def winner(compared: Record | None, alone: Record | None) -> Record | None:
+    """The better one of `leaders`, or None."""
     if compared is None or alone is None:
         return compared or alone
     return alone if alone.outcome.high * _HIDDEN_DISTURBANCE < compared.outcome.low else compared

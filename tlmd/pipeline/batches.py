@@ -92,9 +92,14 @@ class Retries:
         self._attempts: dict[str, int] = {}
         self._workers: dict[str, set[str]] = {}  # by candidate: slots that it was tried on
 
+    @property
+    def has_suspects(self) -> bool:
+        """Whether there are candidates with which a slot died."""
+        return bool(self._attempts)
+
     def are_suspects(self, order: MeasureOrder) -> bool:
         """Whether a slot died with them: they only go to a slot that has no other order."""
-        return bool(self._attempts) and any(c.candidate_id in self._attempts for c in order.inputs)
+        return self.has_suspects and any(c.candidate_id in self._attempts for c in order.inputs)
 
     def was_tried_on(self, worker: str, order: MeasureOrder) -> bool:
         """Whether this slot has lost one of the candidates: another one may do better."""

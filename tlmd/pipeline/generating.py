@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import time
 from collections import Counter, deque
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 
 from tlmd import wire
@@ -28,7 +28,6 @@ from tlmd.types import JobState
 
 _LEAD = 2.0  # a batch is planned when the slots have work for less than so many writing times
 _MIN_WRITE_S = 0.2
-_INCUMBENTS = 16  # records that a generator gets to refine
 _MAX_LOSSES = 3  # generators that die in a row while they write for a task; then it is exhausted
 _FEWER, _MORE = 0.7, 1.1  # factors by which the number of written candidates adapts
 
@@ -109,9 +108,8 @@ class Generating:
                 state.send(worker.name, SwapOrder(self._learning.version))
             elif (order := self._next()) is not None:
                 task = state.task(order.task)
-                best = task.fastest(_INCUMBENTS)
                 avoid, known = self._histories.news(worker.name, task)
-                order = replace(order, records=best, avoid=avoid, known=known)
+                order = replace(order, records=task.fastest, avoid=avoid, known=known)
                 state.send(worker.name, order)
                 state.batch(order.batch).versions.add(worker.version)
 
@@ -132,6 +130,10 @@ class Generating:
         task = self._state.task(order.task)
         allocations = self._state.batch(order.batch).allocations
         return any(a.task is task and not a.job.state.is_finished for a in allocations)
+
+    def forget(self, tasks: Collection[tuple[str, str]]) -> None:
+        """The tasks with these keys are no longer in memory."""
+        self._histories.forget_tasks(tasks)
 
     def on_left(self, worker: str) -> None:
         """Its successor knows nothing of what was written before."""
@@ -166,8 +168,7 @@ class Generating:
         task = state.task(order.task)
         task.writing -= order.count
         batch.unwritten -= 1
-        known = {r.candidate.id for r in task.records}
-        refused = [r for r in written.refused if r.candidate.id not in known]
+        refused = [r for r in written.refused if not task.knows(r.candidate)]
         state.add_records(task, [replace(r, batch=batch.number) for r in refused])
         proposals = task.new_proposals(written.proposals)[: order.count]
         if self._is_wanted(order):

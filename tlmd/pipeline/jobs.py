@@ -92,10 +92,6 @@ class TuningJob:
         """The members of all groups."""
         return [task for group in self.groups for task in group.members]
 
-    def has(self, computation: str) -> bool:
-        """Whether one of its groups is of this computation."""
-        return computation in self._by_computation
-
     def add(self, task: TaskState, weight: int) -> None:
         """Add a task to its group, where it may be already."""
         self.targets.add(task.task.target)

@@ -41,7 +41,6 @@ from tlmd.pipeline.orders import (
     CompareOrder,
     Event,
     MeasureOrder,
-    Order,
     PublishOrder,
     SlotOrder,
     StartFailed,
@@ -54,9 +53,9 @@ from tlmd.pipeline.orders import (
 )
 from tlmd.pipeline.state import Emit, PipelineOptions, PipelineState
 from tlmd.pipeline.task_state import TaskState
+from tlmd.pipeline.unfinished_jobs import UnfinishedJobs
 from tlmd.types import JobState, Record, TargetInfo, Task
 
-_BY_TURNS = 32  # jobs that a step looks at, beside those whose tasks had news
 _LOOK_S = 1.0  # between two looks at which hardware has slots
 _NO_SLOT = "it waits: no slot has the hardware of its tasks"
 
@@ -78,10 +77,9 @@ class Pipeline:
         options = options or PipelineOptions()
         self.state = PipelineState(pool, store, options, emit or (lambda kind, **facts: None))
         self.jobs: dict[str, TuningJob] = {}
+        self._unfinished = UnfinishedJobs()
         self.paused = False
         self.draining = False
-        self._due: dict[str, None] = {}  # jobs that may have what they want; the next step looks
-        self._turn = 0  # how many jobs were looked at by turns
         self._looked_at = 0.0
         self._deadlines = Deadlines(self.state)
         self._strict = options.pipeline.strict
@@ -93,14 +91,17 @@ class Pipeline:
 
     def add_job(self, job: TuningJob, tasks: Iterable[Task]) -> None:
         """Start a job, or add tasks to one whose tasks are not all known."""
+        tasks = list(tasks)
         if job.id not in self.jobs:
             self.jobs[job.id] = job
+            self._unfinished.add(job)
             job.begun = self.state.pool.now()
-        self._due[job.id] = None
         for task in tasks:
             known = self.state.task(task)
             self.measuring.want_baseline(known)
             job.add(known, task.weight)
+        if not job.state.is_finished:
+            self._unfinished.add_tasks(job, {task.key for task in tasks})
         if job.corpus and job.all_tasks_known:
             options = self.state.options.pipeline
             job.convergence = Convergence.of(job, options.window, options.gain)
@@ -124,8 +125,10 @@ class Pipeline:
             del self.jobs[job.id]
         used = {task.task.key for job in self.jobs.values() for task in job.tasks}
         used |= {a.task.task.key for batch in self.state.batches for a in batch.allocations}
-        for key in {task.task.key for job in gone for task in job.tasks} - used:
+        unused = {task.task.key for job in gone for task in job.tasks} - used
+        for key in unused:
             self.state.tasks.pop(key, None)
+        self.generating.forget(unused)
 
     def drain(self) -> None:
         """Send no more work."""
@@ -141,7 +144,7 @@ class Pipeline:
     @property
     def is_idle(self) -> bool:
         """All jobs are finished."""
-        return not self.state.batches and all(job.state.is_finished for job in self.jobs.values())
+        return not self.state.batches and not self._unfinished
 
     def step(self, seconds: float) -> list[Event]:
         """Send orders, wait at most `seconds` for events, handle them; returns them."""
@@ -151,7 +154,7 @@ class Pipeline:
             self._handle(event)
         self.learning.add_records(self.state.commit())
         self._deadlines.check()
-        self._look_for_slots()
+        self._look_around()
         self._finish_batches()
         self._finish_jobs()
         return events
@@ -160,7 +163,7 @@ class Pipeline:
         if self.paused or (self.is_idle and not self.draining):
             self.measuring.reset_rate()
         if not (self.paused or self.draining):
-            self.generating.plan(self.jobs.values(), self.measuring.seconds_left)
+            self.generating.plan(self._unfinished, self.measuring.seconds_left)
             self.generating.send_orders()
             self.measuring.send_orders()
         if self.state.options.train.enabled and not self.paused:
@@ -192,30 +195,14 @@ class Pipeline:
             again = round(event.again_s)
             state.emit("start_failed", worker=event.worker, error=event.error, again_s=again)
         elif state.finish_order(event.worker, event.order):
-            self._note_jobs(event.order)
+            if isinstance(event.order, WriteOrder | SlotOrder):
+                self._unfinished.touch(event.order.task.key)
             if isinstance(event.order, SlotOrder):
                 self.measuring.on_event(event)
             elif isinstance(event.order, TrainOrder | PublishOrder):
                 self.learning.on_event(event)
             else:
                 self.generating.on_event(event)
-
-    def _note_jobs(self, order: Order) -> None:
-        """An order was answered: jobs with its task may have what they want."""
-        if isinstance(order, SlotOrder | WriteOrder):
-            task = order.task
-            self._due |= {j.id: None for j in self.jobs.values() if j.has(task.computation)}
-
-    def _jobs_to_look_at(self) -> list[TuningJob]:
-        """Those that are due, and by turns `_BY_TURNS` of the others, whose time may be over."""
-        running = [j for j in self.jobs.values() if not j.state.is_finished]
-        if len(running) > _BY_TURNS:
-            first = self._turn % len(running)
-            by_turns = {j.id for j in (running + running)[first : first + _BY_TURNS]}
-            self._turn += _BY_TURNS
-            running = [j for j in running if j.id in self._due or j.id in by_turns]
-        self._due.clear()
-        return running
 
     def _on_records(self, batch: Batch, task: TaskState, records: list[Record]) -> None:
         for allocation in batch.allocations:
@@ -228,24 +215,25 @@ class Pipeline:
 
     def _fail(self, error: str, target: TargetInfo) -> None:
         """End the jobs that need a slot of this target."""
-        for job in self.jobs.values():
-            kinds = {task.task.target.fingerprint for task in job.tasks}
-            if not job.state.is_finished and target.fingerprint in kinds:
+        for job in self._unfinished:
+            if target.fingerprint in {known.fingerprint for known in job.targets}:
                 self._end(job, JobState.FAILED, error)
 
-    def _look_for_slots(self) -> None:
-        """Tasks without a slot of their hardware wait, and nothing waits for them.
+    def _look_around(self) -> None:
+        """Look at all unfinished jobs, once a second: for their slots, and for their time budgets.
 
-        Else a batch with candidates of hardware that is gone would never be complete.
+        Tasks without a slot of their hardware wait, and nothing waits for them. Else a batch with
+        candidates of hardware that is gone would never be complete.
         """
         now, is_offered = self.state.pool.now(), functools.cache(self.state.is_offered)
         if now < self._looked_at + _LOOK_S:
             return
         self._looked_at = now
+        self._unfinished.begin_round()
         for batch in self.state.batches:
             for order in [o for o in batch.queue if not is_offered(o.task.target)]:
                 self.state.drop_order(batch, order)
-        for job in self.jobs.values():
+        for job in self._unfinished:
             if job.state is JobState.RUNNING and job.targets:
                 reason = "" if any(map(is_offered, job.targets)) else _NO_SLOT
                 if reason != job.reason:
@@ -264,7 +252,7 @@ class Pipeline:
 
     def _finish_jobs(self) -> None:
         now = self.state.pool.now()
-        for job in self._jobs_to_look_at():
+        for job in self._unfinished.due():
             if job.state is not JobState.RUNNING or not job.all_tasks_known:
                 continue
             if not job.corpus:
@@ -283,6 +271,7 @@ class Pipeline:
         job.state, job.reason, job.ended = state, reason, self.state.pool.now()
         self.state.emit("job", job=job.id, state=str(state), reason=reason)
         self._remove_unwanted(job)
+        self._unfinished.remove(job)
 
     def _is_in_flight(self, job: TuningJob) -> bool:
         """Whether slots hold candidates of its batches. Their records belong to its result."""

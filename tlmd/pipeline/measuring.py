@@ -101,10 +101,13 @@ class Measuring:
 
     def send_orders(self) -> None:
         """Give every slot as many orders as it may hold."""
+        nothing_for: set[TargetInfo | None] = set()
         for worker in self._usable():
-            while self._has_room(worker):
+            while worker.target not in nothing_for and self._has_room(worker):
                 order = self._next(worker)
                 if order is None:
+                    if not self._retries.has_suspects:  # else it depends on the slot
+                        nothing_for.add(worker.target)
                     break
                 self._state.send(worker.name, order)
 
@@ -116,8 +119,13 @@ class Measuring:
 
     def _has_room(self, worker: Worker) -> bool:
         orders = self._state.orders.get(worker.name, ())
-        alone = any(isinstance(o, MeasureOrder) and self._retries.are_suspects(o) for o in orders)
-        return not alone and len(orders) < self._options.depth
+        if len(orders) >= self._options.depth:
+            return False
+        if not self._retries.has_suspects:
+            return True
+        return not any(
+            isinstance(o, MeasureOrder) and self._retries.are_suspects(o) for o in orders
+        )
 
     def _next(self, worker: Worker) -> SlotOrder | None:
         """Finalists first, then candidates and the baselines that they need, then baselines."""
@@ -147,6 +155,8 @@ class Measuring:
 
     def _baseline_for(self, batch: Batch, worker: Worker) -> BaselineOrder | None:
         """A baseline that candidates of the batch need."""
+        if not self._baselines:
+            return None
         for allocation in batch.allocations:
             baseline = self._baselines.get(_computed(allocation.task.task))
             if baseline is not None and worker.accepts(baseline.task.target):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from tlmd.pipeline.task_state import TaskState
 
 
@@ -22,6 +24,12 @@ class SentHistories:
             count = 0
         sent[task.task.key] = (task.history_begun, len(task.history))
         return tuple(task.history[count:]), count
+
+    def forget_tasks(self, tasks: Collection[tuple[str, str]]) -> None:
+        """Their histories begin anew when they are read from the store again."""
+        for sent in self._sent.values():
+            for key in tasks:
+                sent.pop(key, None)
 
     def forget(self, worker: str) -> None:
         """A generator has died or failed: nothing is known of what it has."""

@@ -44,6 +44,7 @@ class PipelineState:
     """Records that the store does not have yet."""
     tasks: dict[tuple[str, str], TaskState] = field(default_factory=dict)
     joined_at: dict[str, float] = field(default_factory=dict)
+    _by_kind: dict[WorkerKind, dict[str, None]] = field(default_factory=dict)
     _offered_at: dict[str, float] = field(default_factory=dict)  # by fingerprint of the hardware
     _worked: dict[str, float] = field(default_factory=dict)
     _busy_since: dict[str, float] = field(default_factory=dict)
@@ -68,13 +69,16 @@ class PipelineState:
     def join(self, worker: Worker) -> None:
         """A worker is ready."""
         self.workers[worker.name] = worker
+        self._by_kind.setdefault(worker.kind, {})[worker.name] = None
         self.orders.setdefault(worker.name, [])
         self.joined_at.setdefault(worker.name, self.pool.now())
 
     def leave(self, worker: str) -> None:
         """A worker is gone; the pool has reported its orders as lost."""
         self._stop_clock(worker)
-        self.workers.pop(worker, None)
+        gone = self.workers.pop(worker, None)
+        if gone is not None:
+            del self._by_kind[gone.kind][worker]
         self.orders.pop(worker, None)
 
     def busy_s(self, worker: str) -> float:
@@ -90,7 +94,7 @@ class PipelineState:
 
     def workers_of(self, kind: WorkerKind) -> list[Worker]:
         """The living workers of one kind."""
-        return [w for w in self.workers.values() if w.kind is kind]
+        return [self.workers[name] for name in self._by_kind.get(kind, ())]
 
     def idle(self, kind: WorkerKind) -> list[Worker]:
         """The living workers of one kind that have no order."""

@@ -6,12 +6,14 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from tlmd.selection import fastest, finalists, leading
+from tlmd.selection import finalists, leaders, leading, winner
 from tlmd.types import Baseline, Candidate, Proposal, Record, Status, Task
 
 # Comparisons of one task: after each, the best may be another one that was not compared yet.
 _MAX_COMPARISONS = 3
 _MAX_EMPTY_ROUNDS = 4  # rounds in which TVM refuses every candidate, before a task is exhausted
+INCUMBENTS = 16
+"""The fastest records of a task, which a generator gets to refine."""
 _RECENT = 3  # batches of a task whose gain is carried forward
 _OPTIMISM = 0.5  # share of a task's time that its n-th trial may still save, times 1 / n
 
@@ -47,6 +49,8 @@ class TaskState:
         `drop`."""
         self.history_begun = 0
         """How often it was begun anew."""
+        self._leaders: list[Record] = []
+        self._fastest: tuple[Record, ...] = ()
         self._ids: set[str] = set()
         self._hashes: set[str] = set()
         records, self.records = self.records, []
@@ -54,17 +58,19 @@ class TaskState:
 
     def add(self, records: Iterable[Record]) -> None:
         """Add new records. An imported one does not count as a trial."""
+        own = []
         for record in records:
             self.records.append(record)
             self.pending.pop(record.candidate.id, None)
             self.failed += not record.outcome.ok
             if record.batch < 0:
                 continue
+            own.append(record)
             self.newest_batch = max(self.newest_batch, record.batch)
             self._remember(record.candidate.id, record.module_hash)
             self.trials += record.outcome.status is not Status.INVALID
             self._comparisons = 0
-        self.best = fastest(self.own)
+        self._lead([*self._leaders, *own], [*self._fastest, *own])
 
     def wait_for(self, proposals: Iterable[Proposal]) -> None:
         """These will be measured."""
@@ -91,7 +97,14 @@ class TaskState:
         """Replace the records of the same candidates, after a comparison."""
         newest = {r.candidate.id: r for r in records}
         self.records = [newest.get(r.candidate.id, r) for r in self.records]
-        self.best = fastest(self.own)
+        self._lead(self.own, self.own)
+
+    def _lead(self, rivals: Iterable[Record], fast: Iterable[Record]) -> None:
+        """Find the best among `rivals`, and the fastest among `fast`."""
+        compared, alone = leaders(rivals)
+        self._leaders = [record for record in (compared, alone) if record is not None]
+        self.best = winner(compared, alone)
+        self._fastest = leading(fast, INCUMBENTS)
 
     @property
     def finalists(self) -> tuple[Record, ...]:
@@ -115,9 +128,10 @@ class TaskState:
         """Records that were measured here; an imported candidate may be measured again."""
         return tuple(r for r in self.records if r.batch >= 0)
 
-    def fastest(self, count: int) -> tuple[Record, ...]:
-        """The fastest verified records, the best first."""
-        return leading(self.own, count)
+    @property
+    def fastest(self) -> tuple[Record, ...]:
+        """At most `INCUMBENTS` verified records with the shortest times, the best first."""
+        return self._fastest
 
     @property
     def best_seconds(self) -> float:
@@ -155,6 +169,10 @@ class TaskState:
     def claimed(self) -> int:
         """Trials that are done, pending or being written."""
         return self.trials + len(self.pending) + self.writing
+
+    def knows(self, candidate: Candidate) -> bool:
+        """Whether it was measured here, or is pending."""
+        return candidate.id in self._ids
 
     def new_proposals(self, proposals: Iterable[Proposal]) -> list[Proposal]:
         """Those whose program was not measured here and is not pending."""
