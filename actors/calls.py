@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -12,17 +13,28 @@ from tlmd.pipeline.orders import (
     MeasureOrder,
     Order,
     PublishOrder,
+    SlotOrder,
     SwapOrder,
     Trained,
     TrainOrder,
     WriteOrder,
     Written,
 )
-from tlmd.types import Baseline, Outcome, Published
+from tlmd.types import Baseline, Outcome, Published, Task
 
 
 def _outcomes(data: Any) -> tuple[Outcome, ...]:
     return tuple(wire.unpack(Outcome, one) for one in data)
+
+
+def pack_order(order: WriteOrder | SlotOrder) -> bytes:
+    """What the actor unpacks. The task is most of it, and the same in many orders."""
+    return wire.pack_with(order, "task", _packed_task(order.task))
+
+
+@functools.lru_cache(4096)
+def _packed_task(task: Task) -> bytes:
+    return wire.pack(task)
 
 
 METHODS: dict[type[Any], str] = {

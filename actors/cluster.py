@@ -16,7 +16,7 @@ import ray
 from ray.exceptions import RayActorError, RayError, RayTaskError
 
 from actors import placement, session
-from actors.calls import METHODS, reason_of, unpack_answer
+from actors.calls import METHODS, pack_order, reason_of, unpack_answer
 from actors.placement import ActorSpec
 from actors.start_failures import StartFailures
 from tlmd import wire
@@ -171,7 +171,7 @@ class Cluster:
 
     def _call(self, handle: Any, order: Order) -> Any:
         if isinstance(order, WriteOrder | SlotOrder):
-            return handle.order.remote(METHODS[type(order)], wire.pack(order))
+            return handle.order.remote(METHODS[type(order)], pack_order(order))
         if isinstance(order, SwapOrder):
             # The checkpoint goes from node to node through the object store, not through here.
             return handle.order.remote(

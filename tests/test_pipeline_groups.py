@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.pipeline_run import Run
@@ -29,6 +29,7 @@ def _measured(state: TaskState, count: int, seconds: float) -> None:
 
 
 @given(SPEEDS, st.integers(1, 200), st.integers(1, 16))
+@settings(deadline=None)
 def test_all_trials_are_given_and_the_fastest_gets_most(
     seconds: list[float], trials: int, most: int
 ) -> None:

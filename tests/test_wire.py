@@ -65,6 +65,12 @@ def test_what_is_packed_comes_back(message: object) -> None:
     assert wire.unpack(type(message), wire.pack(message)) == message
 
 
+@given(numbers, some(inputs))
+def test_a_part_may_be_packed_before(batch: int, some_inputs: tuple[MeasureInput, ...]) -> None:
+    order = MeasureOrder(batch, TASK, some_inputs)
+    assert wire.pack_with(order, "task", wire.pack(TASK)) == wire.pack(order)
+
+
 @given(messages, st.data())
 def test_a_cut_message_is_an_error(message: object, data: st.DataObject) -> None:
     packed = wire.pack(message)

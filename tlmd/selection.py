@@ -55,7 +55,7 @@ def winner(compared: Record | None, alone: Record | None) -> Record | None:
 def leading(records: Iterable[Record], count: int) -> tuple[Record, ...]:
     """The verified records with the shortest times, the best first."""
     good = filter(_counts, records)
-    return tuple(heapq.nsmallest(count, good, key=lambda r: r.outcome.seconds))
+    return tuple(sorted(good, key=lambda r: r.outcome.seconds)[:count])
 
 
 def finalists(records: Iterable[Record], best: Record | None) -> tuple[Record, ...]:

@@ -11,6 +11,7 @@ import dataclasses
 import enum
 import functools
 import operator
+import threading
 import types
 import typing
 from collections.abc import Callable
@@ -20,6 +21,8 @@ import msgpack
 
 T = TypeVar("T")
 Builder = Callable[[Any], Any]
+_SCALARS = (int, float, str, bytes, bool)
+_local = threading.local()
 
 
 class WireError(ValueError):
@@ -28,7 +31,24 @@ class WireError(ValueError):
 
 def pack(value: Any) -> bytes:
     """Encode any nesting of dataclasses, enums, tuples, lists, dicts and scalars."""
-    return typing.cast(bytes, msgpack.packb(value, use_bin_type=True, default=_plain))
+    return typing.cast(bytes, _packer().pack(value))
+
+
+def pack_with(value: Any, field: str, packed: bytes) -> bytes:
+    """`pack` of a dataclass of which one field is `packed` already, since it is in many values."""
+    packer, names = _packer(), _names_of(typing.cast(Any, type(value)))
+    parts = [packer.pack_array_header(len(names))]
+    parts += [packed if name == field else packer.pack(getattr(value, name)) for name in names]
+    return b"".join(parts)
+
+
+def _packer() -> msgpack.Packer:
+    """One per thread: making one takes longer than most messages."""
+    try:
+        return typing.cast(msgpack.Packer, _local.packer)
+    except AttributeError:
+        _local.packer = msgpack.Packer(use_bin_type=True, default=_plain)
+        return _local.packer
 
 
 def unpack(cls: type[T], data: bytes) -> T:
@@ -68,10 +88,15 @@ def _plain(value: Any) -> Any:
 def _values_of(cls: type[Any]) -> Callable[[Any], tuple[Any, ...]]:
     if not dataclasses.is_dataclass(cls):
         raise TypeError(f"a {cls.__name__} cannot cross a process")
-    names = [f.name for f in dataclasses.fields(cls)]
+    names = _names_of(cls)
     if len(names) < 2:
         return lambda value: tuple(getattr(value, name) for name in names)
     return operator.attrgetter(*names)
+
+
+@functools.cache
+def _names_of(cls: type[Any]) -> list[str]:
+    return [field.name for field in dataclasses.fields(cls)]
 
 
 @functools.cache
@@ -103,18 +128,29 @@ def _dataclass(cls: Any) -> Builder:
     missing = dataclasses.MISSING
     needed = sum(f.default is missing and f.default_factory is missing for f in fields)
     builders = [_builder(hints[f.name]) for f in fields]
+    simple = [i for i, f in enumerate(fields) if hints[f.name] in _SCALARS]
+    others = [(i, builders[i]) for i in range(len(builders)) if i not in simple]
+    kinds = [hints[fields[i].name] for i in simple]
 
     def build(plain: Any) -> Any:
         if not needed <= len(_expect(list, plain)) <= len(builders):
             raise WireError(f"{cls} has {len(builders)} fields, the message {len(plain)}")
-        return cls(*[b(v) for b, v in zip(builders, plain, strict=False)])
+        if len(plain) < len(builders) or [type(plain[i]) for i in simple] != kinds:
+            return cls(*[b(v) for b, v in zip(builders, plain, strict=False)])
+        for i, builder in others:  # the usual case: only these are not what they should be
+            plain[i] = builder(plain[i])
+        return cls(*plain)
 
     return build
 
 
 def _sequence(origin: Any, args: tuple[Any, ...]) -> Builder:
     if origin is list or (len(args) == 2 and args[1] is Ellipsis):
-        item = _builder(args[0])
+        item, kinds = _builder(args[0]), {args[0]}
+        if args[0] in _SCALARS:
+            return lambda plain: origin(
+                plain if set(map(type, _expect(list, plain))) <= kinds else map(item, plain)
+            )
         return lambda plain: origin(map(item, _expect(list, plain)))
     builders = [_builder(a) for a in args]
 

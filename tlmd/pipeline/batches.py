@@ -46,6 +46,15 @@ class Batch:
     begun: bool = False
     """A slot has got its first candidates."""
 
+    def __post_init__(self) -> None:
+        self._by_task: dict[tuple[str, str], list[TaskAllocation]] = {}
+        for allocation in self.allocations:
+            self._by_task.setdefault(allocation.task.task.key, []).append(allocation)
+
+    def allocations_of(self, task: Task) -> list[TaskAllocation]:
+        """The allocations of one task, of which several jobs may have one."""
+        return self._by_task.get(task.key, [])
+
     @property
     def waiting(self) -> int:
         """Candidates that no slot has yet."""

@@ -127,9 +127,8 @@ class Generating:
         return None
 
     def _is_wanted(self, order: WriteOrder) -> bool:
-        task = self._state.task(order.task)
-        allocations = self._state.batch(order.batch).allocations
-        return any(a.task is task and not a.job.state.is_finished for a in allocations)
+        allocations = self._state.batch(order.batch).allocations_of(order.task)
+        return not all(a.job.state.is_finished for a in allocations)
 
     def forget(self, tasks: Collection[tuple[str, str]]) -> None:
         """The tasks with these keys are no longer in memory."""

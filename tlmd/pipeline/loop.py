@@ -205,13 +205,12 @@ class Pipeline:
                 self.generating.on_event(event)
 
     def _on_records(self, batch: Batch, task: TaskState, records: list[Record]) -> None:
-        for allocation in batch.allocations:
-            if allocation.task is task:
-                job = allocation.job
-                job.measured_now += len(records)
-                job.current = task.task.name
-                if job.convergence is not None:
-                    job.convergence.observe(job.group(task.task.computation), len(records))
+        for allocation in batch.allocations_of(task.task):
+            job = allocation.job
+            job.measured_now += len(records)
+            job.current = task.task.name
+            if job.convergence is not None:
+                job.convergence.observe(job.group(task.task.computation), len(records))
 
     def _fail(self, error: str, target: TargetInfo) -> None:
         """End the jobs that need a slot of this target."""
