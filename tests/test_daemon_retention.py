@@ -59,9 +59,9 @@ class Jobs:
 
 def fill(store: RecordStore, count: int) -> None:
     """Store finished jobs."""
-    rows = []
+    rows, ended = [], replace(make_spec({"model": "old"}), ended=1.0)
     for number in range(count):
-        spec = replace(make_spec({"model": "old"}), id=f"old-{number:06d}", ended=1.0)
+        spec = replace(ended, id=f"old-{number:06d}")
         rows.append((spec.id, str(JobState.DONE), wire.pack(spec)))
     store._write_many("INSERT INTO jobs (id, state, payload) VALUES (?, ?, ?)", rows)
 

@@ -61,6 +61,21 @@ def test_what_was_dropped_may_be_written_again() -> None:
     assert len(run.measured()) == len(set(run.measured())) == 48, "all of the space"
 
 
+def test_a_task_that_was_forgotten_begins_anew() -> None:
+    pool = Listening({"a": 900, "b": 900})
+    run = Run(options(batch=8, per_task=4, train=False), pool)
+    for job, name in (("i", "a"), ("j", "b")):
+        run.add(TuningJob(job, trials=40), name)
+        run.until_idle()
+        run.pipeline.forget_finished()
+    begun, known = len(pool.writes), {r.candidate.id for r in run.store.records("a", "here")}
+    run.add(TuningJob("k", trials=80), "a")
+    run.until_idle()
+    first = pool.writes[begun][1]
+    assert first.known == 0 and {candidate_id for candidate_id, _ in first.avoid} == known
+    assert len(run.measured()) == len(set(run.measured()))
+
+
 def test_a_generator_notices_that_it_has_missed_something() -> None:
     history, task = WrittenHistory(), ("t", "here")
     assert list(history.add(task, 0, [("x", "1")])) == [("x", "1")]

@@ -145,7 +145,8 @@ class JobManager:
         for job_id, (spec, state) in self._specs.items():
             job = self._job(job_id)
             stage = self._stages.get(job_id, "") if state is JobState.PREPARING else ""
-            depends = (state, stage, spec.reason, job.measured_now if job else 0)
+            news = (job.measured_now, job.reason) if job else ()
+            depends = (state, stage, spec.reason, *news)
             known = self._summaries.get(job_id)
             if known is None or known[0] != depends or (job_id in due and not state.is_finished):
                 document = job_views.summary(spec, state, job, now) | {"stage": stage}
