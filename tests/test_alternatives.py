@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +20,6 @@ from hypothesis import strategies as st
 from torch import nn
 from tvm import relax
 
-from tlmd.alternatives.packed import padded_rows
 from tlmd.alternatives.transforms import FILTERINGS, PACKED, transform
 from tlmd.config import MeasureConfig
 from tlmd.language.sentence import decode, encode
@@ -116,26 +117,6 @@ def test_what_can_be_computed_otherwise_has_alternatives(
     assert len([kind for kind in kinds if kind & set(FILTERINGS)]) == 4 and len(kinds) == 7
 
 
-@given(st.integers(1, 5000))
-def test_rows_are_padded_to_what_a_kernel_divides(rows: int) -> None:
-    padded = padded_rows(rows)
-    assert rows <= padded <= max(rows + 4, 1.02 * rows)
-    assert rows < 5 or any(padded % kernel == 0 for kernel in (5, 6, 8))
-
-
-@given(st.integers(1, 4), st.integers(1, 9), st.integers(1, 50), st.integers(1, 3))
-def test_packed_weights_are_the_columns_of_each_panel(
-    lanes: int, depth: int, columns: int, vectors: int
-) -> None:
-    width = lanes * vectors
-    panels = -(-columns // width)
-    weights = np.arange(1, depth * columns + 1, dtype="float32").reshape(1, depth, columns)
-    got = transform(PACKED, weights, (panels, depth, width))
-    for column in range(panels * width):
-        want = weights[0, :, column] if column < columns else 0
-        assert (got[column // width, :, column % width] == want).all()
-
-
 def test_strict_numerics_allow_no_winograd(model: LoweredModel) -> None:
     assert len(merged_tasks([model])) > len(model.tasks)
     strict = replace(model, spec=ModelSpec("network", strict_numerics=True))
@@ -221,10 +202,46 @@ def test_a_model_uses_the_chosen_alternatives_and_their_records(
     inputs = source.random_inputs(3)
     assert source.reference is not None
     want = source.reference(*inputs)[0]
+    results = [_outputs_without_tlmd(lowered, inputs, tmp_path)]
     for one in (compiled, plain):
         machine = relax.VirtualMachine(one.executable, tvm.cpu())
-        (got,) = machine["main"](*map(tvm.runtime.tensor, inputs))
-        assert np.abs(got.numpy() - want).max() < 1e-3 * np.abs(want).max()
+        results.append(machine["main"](*map(tvm.runtime.tensor, inputs))[0].numpy())
+    for got in results:
+        assert np.abs(got - want).max() < 1e-3 * np.abs(want).max()
+
+
+_WITHOUT_TLMD = """
+import sys
+sys.modules["tlmd"] = None
+import json, pathlib
+import numpy as np
+import tvm
+from tvm import relax
+from tvm.s_tir import meta_schedule as ms
+
+module = tvm.ir.load_json(pathlib.Path("lowered.json").read_text())
+target = tvm.target.Target(json.loads(sys.argv[1]))
+database = ms.database.JSONDatabase(work_dir=".")
+with target, database, tvm.ir.transform.PassContext(opt_level=3):
+    module = relax.transform.MetaScheduleApplyDatabase(enable_warning=False)(module)
+left = [v.name_hint for v, f in module.functions.items()
+        if isinstance(f, tvm.tirx.PrimFunc) and not f.attrs.get("tirx.is_scheduled")]
+assert not left, left
+machine = relax.VirtualMachine(tvm.compile(module, target), tvm.cpu())
+inputs = np.load("inputs.npz")
+outputs = machine["main"](*(tvm.runtime.tensor(inputs[name]) for name in inputs.files))
+np.save("got.npy", outputs[0].numpy())
+"""
+
+
+def _outputs_without_tlmd(lowered: Any, inputs: Any, folder: Path) -> Any:
+    """What a process computes that has TVM, the lowered module and the database."""
+    lowering.save(lowered, folder / "lowered.json")
+    np.savez(folder / "inputs.npz", *inputs)
+    command = [sys.executable, "-c", _WITHOUT_TLMD, str(TARGET)]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return np.load(folder / "got.npy")
 
 
 def _valid(space: TaskSpace, rng: Random, sketch: int | None = None) -> Any:

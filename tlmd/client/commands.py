@@ -58,6 +58,11 @@ def add(commands: Any, common: Common, job: Common) -> None:
     for parser in (wait, cancel, export):
         parser.add_argument("job", metavar="JOB")
     export.add_argument("--out", type=Path, metavar="DIR", required=True)
+    export.add_argument(
+        "--lowered",
+        action="store_true",
+        help="also write lowered.json, the model that the records apply to, for TVM without tlmd",
+    )
     command("pause", "pause the daemon; work in flight is finished", _pause)
     command("resume", "continue after a pause", _resume)
     command("watch", "show the daemon's status until Ctrl-C", _watch)
@@ -185,7 +190,8 @@ def _cancel(options: Any) -> int:
 def _export(options: Any) -> int:
     from tlmd.client import terminal
 
-    return terminal.export(_state_dir(options), options.job, options.out, as_json=options.json)
+    folder = _state_dir(options)
+    return terminal.export(folder, options.job, options.out, options.lowered, options.json)
 
 
 def _pause(options: Any) -> int:

@@ -32,8 +32,11 @@ from tlmd.workloads import alternatives, lowering, whole_model
 from tlmd.workloads.preparation import LoweredModel, lower_sets
 
 
-def export(state_dir: Path, job_id: str, out: Path | None) -> TuneResult:
-    """Compile and write the best programs of a job so far. Raises `BadInput` and `Failed`."""
+def export(state_dir: Path, job_id: str, out: Path | None, lowered: bool = False) -> TuneResult:
+    """Compile and write the best programs of a job so far. Raises `BadInput` and `Failed`.
+
+    `lowered`: also write the modules that the records apply to, for TVM without tlmd.
+    """
     started_at = time.monotonic()
     check_out(out)
     with RecordStore(state_dir / "records.sqlite", read_only=True) as store:
@@ -47,7 +50,18 @@ def export(state_dir: Path, job_id: str, out: Path | None) -> TuneResult:
             "a corpus has no model to export; `tlmd checkpoints` lists the checkpoints that it made"
         )
     models = lower_sets(spec.model_spec, states[0].task.target)
+    if lowered and out is not None:
+        _write_lowered(models, states, out)
     return deliver(models, states, state_dir, out, started_at)
+
+
+def _write_lowered(models: Sequence[LoweredModel], states: list[TaskState], out: Path) -> None:
+    """Write ``lowered.json``, ``lowered-2.json``...: one for each set of input shapes."""
+    used = reports.Result("", states[0].task.target, 0, states).alternatives()
+    out.mkdir(parents=True, exist_ok=True)
+    for number, model in enumerate(models, 1):
+        file = out / ("lowered.json" if number == 1 else f"lowered-{number}.json")
+        lowering.save(alternatives.substitute(model.lowered, used), file)
 
 
 def _tasks(spec: JobSpec, state_dir: Path) -> list[Task]:
@@ -150,7 +164,7 @@ def _compile(
     """
     target, threads = targets.tvm_target(result.target), result.target.cores
     database = _database(folder, result, target)
-    used = {row.direct.id: row.chosen for row in result.rows() if row.chosen.alternative}
+    used = result.alternatives()
     found = []
     for number, model in enumerate(models, 1):
         file = "model.so" if number == 1 else f"model-{number}.so"

@@ -66,6 +66,10 @@ class Result:
             groups.setdefault(key, TaskGroup(key, state.task.weight)).members.append(state)
         return [_row_of(group) for group in groups.values()]
 
+    def alternatives(self) -> dict[str, Task]:
+        """The alternatives that are exported, by the ids of the direct tasks."""
+        return {row.direct.id: row.chosen for row in self.rows() if row.chosen.alternative}
+
     def summary(self, wall_s: float, whole: tuple[Any, Any] | None) -> dict[str, Any]:
         """The document of ``summary.json``. `whole` is the times and the compiled model."""
         records = [r for s in self.states for r in s.records]

@@ -59,14 +59,17 @@ def tune(request: TuneRequest, config: Config, as_json: bool) -> int:
     return 1 if result.interrupted else 0
 
 
-def export(state_dir: Path, job_id: str, out: Path, as_json: bool) -> int:
-    """Compile the best programs of a job, show the result, and return the exit code."""
+def export(state_dir: Path, job_id: str, out: Path, lowered: bool, as_json: bool) -> int:
+    """Compile the best programs of a job, show the result, and return the exit code.
+
+    `lowered` as in `tlmd.client.export.export`.
+    """
     with captured_output(make_state_dir(state_dir) / "logs" / "export.log") as stderr:
         with LiveLine(Console(file=stderr)) as live:
             from tlmd.client import export
 
             live.stage("compiling and timing the whole model")
-            result = export.export(state_dir, job_id, out)
+            result = export.export(state_dir, job_id, out, lowered)
     if as_json:
         print(json.dumps(result.summary, indent=1))
     else:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import tvm
@@ -232,6 +233,11 @@ def compile_model(lowered: IRModule, target: Any, database: Any | None = None) -
     missing = [name for name in names if is_tunable(scheduled[name])]
     executable = tvm.compile(scheduled, target, relax_pipeline=_build_pipeline(target))
     return Compiled(executable, len(names), len(names) - len(missing), missing)
+
+
+def save(lowered: IRModule, path: Path) -> None:
+    """Write a module of `lower` with its weights; `tvm.ir.load_json` reads it."""
+    path.write_text(str(tvm.ir.save_json(lowered)))
 
 
 def _build_pipeline(target: Any) -> Any:

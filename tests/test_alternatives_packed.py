@@ -1,0 +1,37 @@
+"""Packed weights: which rows and columns are padded, and where each weight lies."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tlmd.alternatives.packed import padded_rows, panel_vectors
+from tlmd.alternatives.transforms import PACKED, transform
+
+
+@given(st.integers(1, 5000))
+def test_rows_are_padded_to_what_a_kernel_divides(rows: int) -> None:
+    padded = padded_rows(rows)
+    assert rows <= padded <= max(rows + 4, 1.02 * rows)
+    assert rows < 5 or any(padded % kernel == 0 for kernel in (5, 6, 8))
+
+
+@given(st.integers(1, 4), st.integers(1, 9), st.integers(1, 50), st.integers(1, 3))
+def test_packed_weights_are_the_columns_of_each_panel(
+    lanes: int, depth: int, columns: int, vectors: int
+) -> None:
+    width = lanes * vectors
+    panels = -(-columns // width)
+    weights = np.arange(1, depth * columns + 1, dtype="float32").reshape(1, depth, columns)
+    got = transform(PACKED, weights, (panels, depth, width))
+    for column in range(panels * width):
+        want = weights[0, :, column] if column < columns else 0
+        assert (got[column // width, :, column % width] == want).all()
+
+
+@given(st.integers(1, 400))
+def test_panels_waste_little(vectors: int) -> None:
+    width = panel_vectors(vectors)
+    padded = -(-vectors // width) * width
+    assert 1 <= width <= 4 and padded <= max(vectors + 1, 1.4 * vectors)
