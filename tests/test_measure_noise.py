@@ -30,6 +30,21 @@ def test_a_known_drift_changes_nothing(seconds: float, delays: list[float], drif
     assert slow.spread == pytest.approx(quiet.spread)
 
 
+@given(times, shares, st.floats(1.0, 3.0), st.floats(0.3, 1.5))
+def test_a_correction_ends_at_what_the_machine_can_do(
+    seconds: float, delays: list[float], drift: float, share: float
+) -> None:
+    samples = [seconds * (1 + d) for d in delays]
+    least_s = share * seconds
+    found = estimate(samples, [Reading(drift)] * len(samples), least_s)
+    assert min(least_s, *samples) <= found.low <= found.seconds <= found.high
+    free = estimate(samples, [Reading(drift)] * len(samples))
+    if free.low >= least_s:
+        assert found == free
+    if free.seconds < min(least_s, *samples):  # it may be as slow as the clock said
+        assert found.high >= max(samples)
+
+
 @given(times, shares)
 def test_more_of_the_same_narrows_the_interval(seconds: float, delays: list[float]) -> None:
     samples = [seconds * (1 + d) for d in delays]

@@ -148,6 +148,14 @@ def _add_tune(commands: Any) -> None:
     arguments.add_cores(tune)
     tune.add_argument("--out", type=Path, metavar="DIR", help="folder for model, records, report")
     tune.add_argument("--seed", type=int)
+    tune.add_argument(
+        "--wait-quiet",
+        nargs="?",
+        type=arguments.duration,
+        const=arguments.QUIET_S,
+        metavar="60s",
+        help="time nothing while other programs use the cores; wait so long for each candidate",
+    )
     _common(tune)
     tune.set_defaults(run=_tune)
 
@@ -159,6 +167,7 @@ def _tune(options: argparse.Namespace) -> int:
         **arguments.job_settings(options),
         "tune.seed": options.seed,
         "measure.run_cores": options.cores,
+        "measure.wait_quiet": options.wait_quiet,
     }
     config = configuration.load(options.config, flags)
     from tlmd.client import terminal

@@ -67,6 +67,10 @@ class MeasureConfig(_Section):
     budget: float = Field(1.5, gt=0)
     """Seconds for the timed repeats of one candidate."""
 
+    wait_quiet: float = Field(0.0, ge=0)
+    """Seconds that a candidate waits at most for other programs to leave its cores before it is
+    timed. 0: it is timed at once, and its time is corrected. ``tlmd tune --wait-quiet``: 60."""
+
     memory_bytes: int = Field(4 << 30, ge=0)
     """Address space of a candidate's process, on top of the server's own. 0: no limit."""
 

@@ -119,7 +119,9 @@ def deliver(
     limits = tuple(result.shares.get(r.chosen.id, (0.0, ""))[1] for r in result.rows())
     if out is not None:
         reports.write(out, document, times[0].pytorch_ms, limits)
-    return TuneResult(document, out, times[0].pytorch_ms, False, limits)
+    own = [record.outcome for state in states for record in state.own if record.outcome.ok]
+    uncertain = sum(outcome.noisy for outcome in own) / max(1, len(own))
+    return TuneResult(document, out, times[0].pytorch_ms, False, limits, uncertain)
 
 
 def _shares(

@@ -86,7 +86,8 @@ class CandidateRun:
             rule = timing.StoppingRule(repeats=_BASELINE_REPEATS, budget_s=_BASELINE_S)
         else:
             incumbent_s = self._candidate.incumbent_s
-            rule = timing.StoppingRule(incumbent_s, config.repeats, config.budget)
+            least_s = self._context.least_s()
+            rule = timing.StoppingRule(incumbent_s, config.repeats, config.budget, least_s)
         meter = EnergyMeter()
         meter.start()
         samples = timing.sample(executable.run, read, first[0], rule)

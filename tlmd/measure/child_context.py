@@ -25,6 +25,8 @@ from tlmd.measure.timing import Samples
 from tlmd.types import Outcome, Status
 
 _BIG_CORES = 1  # TVM's name for all cores that it may use
+_QUIET = 1.15  # times the reference kernel's time of a quiet machine
+_LOOK_S = 0.1
 _MAX_SPEED_CHANGE = 1.10  # a time is noisy if the machine's speed changed by more meanwhile
 
 
@@ -45,6 +47,12 @@ class ServerContext:
     def read(self) -> Reading:
         """How slow the machine is now."""
         return self.drift_monitor.read() if self.drift_monitor else Reading()
+
+    def wait_quiet(self) -> None:
+        """Wait until nothing slows the slot, at most ``measure.wait_quiet`` seconds."""
+        end = time.monotonic() + self.config.wait_quiet
+        while time.monotonic() < end and self.read().core > _QUIET:
+            time.sleep(_LOOK_S)
 
 
 @dataclass
@@ -74,6 +82,14 @@ class ChildContext:
     built: bool = False
     """The program is compiled: an error from now on is an error of the program."""
 
+    def least_s(self) -> float:
+        """Seconds that the multiply-adds of the task take at least; 0 if that is not known."""
+        monitor, setup = self.server.drift_monitor, self.server.setup
+        widest = max(self.program.arguments, key=lambda a: a.nbytes)
+        if monitor is None or widest.dtype != "float32":
+            return 0.0
+        return self.program.task.flops / (monitor.gflops * 1e9 * len(setup.run))
+
     def prepare(self, modules: Sequence[Any], positive: bool) -> list[Executable]:
         """Compile scheduled modules as TVM's users do, and give them their arguments."""
         self.stopwatch.lap("schedule")
@@ -99,6 +115,7 @@ class ChildContext:
         """Have the slot during the block."""
         send(self.report_fd, Stage("waiting"))
         with _slot(self.server):
+            self.server.wait_quiet()
             self.stopwatch.lap("wait")
             send(self.report_fd, Stage("running"))
             yield

@@ -67,12 +67,18 @@ class Estimate:
         return self.spread - 0.5 * math.log(self.crowded)
 
 
-def estimate(samples: Sequence[float], readings: Sequence[Reading]) -> Estimate:
+def estimate(
+    samples: Sequence[float], readings: Sequence[Reading], least_s: float = 0.0
+) -> Estimate:
     """The true time that `samples` (seconds per run, at least one) show.
 
     `readings` says for each how slow the machine was then. The interval's low end is the F(2, 2k)
     quantile of the exponential model; its middle allows for what the fastest of so few is still
     too slow. Slow caches widen the interval to both sides.
+
+    `least_s`: no program for the task takes less on this machine. A reference kernel that was
+    delayed more than the program would say that one does; so the correction ends there, or at the
+    fastest sample.
     """
     count = len(samples)
     settled = _settled(readings)
@@ -84,8 +90,13 @@ def estimate(samples: Sequence[float], readings: Sequence[Reading]) -> Estimate:
     quantile = known * ((1 - CONFIDENCE) ** (-1 / known) - 1)
     slack = 2 * _REFERENCE / math.sqrt(count)
     low = fastest * (1 - min(quantile * delay / count, 0.9)) * (1 - slack)
+    low /= crowded ** (1 - _FELT)
     middle, high = fastest * (1 - min(delay / count, 0.5)), fastest * (1 + slack)
-    return Estimate(middle, low / crowded ** (1 - _FELT), high * crowded**_FELT, crowded)
+    high *= crowded**_FELT
+    possible = min(least_s, *samples)
+    if middle < possible:  # the true time is anywhere between the limit and what the clock said
+        middle, high = possible, max(high, *samples)
+    return Estimate(middle, max(low, possible), high, crowded)
 
 
 def _settled(readings: Sequence[Reading]) -> list[Reading]:

@@ -21,7 +21,7 @@ _PEAK = """
 @T.prim_func(s_tir=True)
 def main(a: T.Buffer((2,), "{dtype}"), c: T.Buffer(({threads}, {width}), "{dtype}")):
     T.func_attr({{"global_symbol": "main", "tirx.noalias": True}})
-    for t in T.parallel({threads}):
+    for t in T.{loop}({threads}):
         acc = T.alloc_buffer(({width},), "{dtype}", scope="local")
         for i in T.vectorized({width}):
             acc[i] = c[t, i]
@@ -75,12 +75,18 @@ def main(
 def multiply_adds(target: Any, info: TargetInfo, cores: tuple[int, ...]) -> dict[str, float]:
     """1e9 operations per second of all cores together, by the dtype of what is multiplied."""
     found = {}
-    for dtype, size in (("float32", 4), ("float64", 8)):
-        lanes = max(info.vector_bits // 8 // size, 1)
-        found[dtype] = _plain(target, lanes, dtype, cores)
+    for dtype in ("float32", "float64"):
+        built, arrays = _plain(target, info, dtype, len(cores), "parallel")
+        _spread(cores, built, arrays)
+        found[dtype] = _rate(built, arrays, 150)
     if "vnni" in info.isa and info.vector_bits == 512:
         found["int8"] = _bytes(target, cores)
     return found
+
+
+def multiply_adds_of_a_core(target: Any, info: TargetInfo) -> float:
+    """1e9 float32 operations per second of this process's core; starts no thread."""
+    return _rate(*_plain(target, info, "float32", 1, "serial"), 40)
 
 
 def bandwidths(
@@ -113,15 +119,22 @@ def _fastest(built: Any, arrays: list[Any], number: int, repeat: int) -> float:
     return float(min(timer(*arrays).results))
 
 
-def _plain(target: Any, lanes: int, dtype: str, cores: tuple[int, ...]) -> float:
-    threads, width = len(cores), lanes * _CHAINS
+def _plain(
+    target: Any, info: TargetInfo, dtype: str, threads: int, loop: str
+) -> tuple[Any, list[Any]]:
+    """The kernel of multiply-adds and its arguments."""
+    lanes = max(info.vector_bits // 8 // np.dtype(dtype).itemsize, 1)
+    width = lanes * _CHAINS
     sizes = {"threads": threads, "width": width, "steps": _STEPS, "chains": _CHAINS}
-    built = _build(_PEAK, target, lanes=lanes, dtype=dtype, **sizes)
+    built = _build(_PEAK, target, lanes=lanes, dtype=dtype, loop=loop, **sizes)
     # x / 2 + 1 / 4 stays at 1 / 2: infinite or denormal numbers would be slower.
     a = tvm.runtime.tensor(np.array([0.5, 0.25], dtype))
-    c = tvm.runtime.tensor(np.ones((threads, width), dtype))
-    _spread(cores, built, [a, c])
-    return 2.0 * _STEPS * width * threads / _fastest(built, [a, c], 4, 150) / 1e9
+    return built, [a, tvm.runtime.tensor(np.ones((threads, width), dtype))]
+
+
+def _rate(built: Any, arrays: list[Any], repeat: int) -> float:
+    seconds = _fastest(built, arrays, 4, repeat)
+    return 2.0 * _STEPS * int(arrays[1].numpy().size) / seconds / 1e9
 
 
 def _bytes(target: Any, cores: tuple[int, ...]) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import mmap
 import os
 from pathlib import Path
@@ -13,6 +14,7 @@ from tvm import te
 from tvm.script import from_source, tirx
 
 from tlmd.measure.noise import Reading
+from tlmd.measure.peak_kernels import multiply_adds_of_a_core
 from tlmd.measure.protocol import Setup
 from tlmd.measure.slot_lock import exclusively
 
@@ -87,10 +89,18 @@ class DriftMonitor:
     """Measures how slow the machine is. Forked children share the best cache speed seen so far.
 
     ``reference_s``: what the reference kernel takes when all is quiet; measured where it is 0.
+    ``gflops``: the most 1e9 float32 operations per second of a core; infinite if unknown.
     """
 
-    def __init__(self, kernel: ReferenceKernel, probe: CacheProbe, reference_s: float = 0) -> None:
+    def __init__(
+        self,
+        kernel: ReferenceKernel,
+        probe: CacheProbe,
+        reference_s: float = 0,
+        gflops: float = math.inf,
+    ) -> None:
         self._kernel, self._probe = kernel, probe
+        self.gflops = gflops
         self.reference_s = reference_s or kernel.settled_seconds()
         self._best = np.frombuffer(mmap.mmap(-1, 8), np.float64)
         self._best[0] = min(self._beside()[1] for _ in range(_SETTLING))
@@ -114,7 +124,8 @@ def settled_monitor(target: Any, lock: Path, setup: Setup) -> DriftMonitor:
     with exclusively(lock):
         os.sched_setaffinity(0, setup.run)
         try:
-            return DriftMonitor(kernel, probe, setup.reference_s)
+            gflops = multiply_adds_of_a_core(target, setup.target)
+            return DriftMonitor(kernel, probe, setup.reference_s, gflops)
         finally:
             os.sched_setaffinity(0, setup.build)
 

@@ -6,7 +6,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tlmd.config import MeasureConfig
 from tlmd.measure.noise import Estimate, Reading, estimate, fastest_of
@@ -33,10 +33,12 @@ class Samples:
     """Stopped early, because the program is slower than the incumbent."""
     runs: int = 0
     """All runs, warm-up included."""
+    least_s: float = 0.0
+    """As in `noise.estimate`."""
 
     @property
     def estimate(self) -> Estimate:
-        return estimate(self.seconds, self.readings)
+        return estimate(self.seconds, self.readings, self.least_s)
 
     @property
     def drift(self) -> float:
@@ -58,6 +60,8 @@ class StoppingRule:
     """Repeats of a program that is clearly faster, or that has no incumbent."""
     budget_s: float = MeasureConfig().budget
     """Seconds for all repeats."""
+    least_s: float = 0.0
+    """As in `noise.estimate`."""
 
     def is_decided(self, found: Samples) -> bool:
         """Whether more repeats are not worth their time; marks a program that lost as slow."""
@@ -92,8 +96,8 @@ def sample(
     before = read()
     hopeless = rule.incumbent_s is not None and first_s > _HOPELESS * rule.incumbent_s * before.core
     if first_s > rule.budget_s or (hopeless and first_s > _WARM_UP_COUNTS_S):
-        return Samples([first_s], [before], hopeless, 1)
-    once, found = first_s, Samples(runs=1)
+        return Samples([first_s], [before], hopeless, 1, rule.least_s)
+    once, found = first_s, Samples(runs=1, least_s=rule.least_s)
     if once < REPEAT_S:  # the first run paid for page faults
         once = min(once, run(1))
         found.runs += 1
@@ -108,7 +112,7 @@ def sample(
         found.readings += [fastest_of((before, after))] * len(chunk)
         found.runs += number * len(chunk)
         before, once = after, min(found.seconds)
-    return found if found.seconds else Samples([first_s], [before], False, found.runs)
+    return found if found.seconds else replace(found, seconds=[first_s], readings=[before])
 
 
 def _plan(once: float, first: bool) -> tuple[int, int]:
