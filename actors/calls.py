@@ -6,7 +6,11 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+import ray
+from ray.exceptions import RayError, RayTaskError
+
 from tlmd import wire
+from tlmd.errors import Failed
 from tlmd.pipeline.orders import (
     BaselineOrder,
     CompareOrder,
@@ -57,6 +61,17 @@ _UNPACK: dict[type[Any], Callable[[Any], Any]] = {
 def unpack_answer(order: Order, data: Any) -> Any:
     """The answer that an actor packed."""
     return _UNPACK[type(order)](data)
+
+
+def ask_registry(handle: Any, method: str, *arguments: Any) -> Any:
+    """Call a method of the registry's actor; raises what it raises, or `Failed`."""
+    try:
+        call = handle.control if method == "versions" else handle.order
+        return ray.get(call.remote(method, *arguments), timeout=60)
+    except RayTaskError as error:
+        raise error.as_instanceof_cause() from None
+    except RayError as error:
+        raise Failed(f"the registry does not answer ({error}); try again") from error
 
 
 def reason_of(error: BaseException | None) -> str:

@@ -16,7 +16,7 @@ import ray
 from ray.exceptions import RayActorError, RayError, RayTaskError
 
 from actors import placement, session
-from actors.calls import METHODS, pack_order, reason_of, unpack_answer
+from actors.calls import METHODS, ask_registry, pack_order, reason_of, unpack_answer
 from actors.placement import ActorSpec
 from actors.start_failures import StartFailures
 from tlmd import wire
@@ -145,14 +145,7 @@ class Cluster:
         member = next((m for m in members if m.spec.kind is WorkerKind.REGISTRY), None)
         if member is None or not member.joined:
             raise Failed("the registry is starting; try again in a moment")
-        try:
-            handle = member.handle
-            call = handle.control if method == "versions" else handle.order
-            return ray.get(call.remote(method, *arguments), timeout=60)
-        except RayTaskError as error:
-            raise error.as_instanceof_cause() from None
-        except RayError as error:
-            raise Failed(f"the registry does not answer ({error}); try again") from error
+        return ask_registry(member.handle, method, *arguments)
 
     def close(self) -> None:
         """End every actor and, if it was started here, Ray."""
