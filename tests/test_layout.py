@@ -85,6 +85,7 @@ ALLOWED_WORDS = {
     # the name of a file of every checkpoint
     "tlmd/model/checkpoint.py": {"ranker"},
     "tests/fake_checkpoints.py": {"ranker"},
+    "tests/test_fuzz_settings.py": {"ranker"},
     "tests/test_model.py": {"ranker"},
 }
 

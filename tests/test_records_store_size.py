@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import tlmd.records.store
 from tests.test_records_store import ROOT, WRITER, record, store
 from tlmd import cli
 from tlmd.daemon.store_check import StoreCheck
@@ -50,11 +51,14 @@ def test_counts_and_the_best_take_the_same_time_however_many_records_there_are(
     assert store.counts() == Counts(0, 2000, 500)
 
 
-def test_only_the_newest_plans_of_batches_are_kept(store: RecordStore) -> None:
-    for number in range(1200):
+def test_only_the_newest_plans_of_batches_are_kept(
+    store: RecordStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tlmd.records.store, "_KEPT_BATCHES", 10)
+    for number in range(12):
         store.put_batch(number, b"plan")
-    assert store.batch(199) is None and store.batch(200) == b"plan"
-    assert store.last_batch() == (1199, b"plan")
+    assert store.batch(1) is None and store.batch(2) == b"plan"
+    assert store.last_batch() == (11, b"plan")
 
 
 def flip_middle(path: Path) -> None:

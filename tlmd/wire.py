@@ -55,7 +55,7 @@ def unpack(cls: type[T], data: bytes) -> T:
     """Decode a `cls` that `pack` encoded. Raises `WireError` for any other data."""
     try:
         plain = msgpack.unpackb(data, raw=False, strict_map_key=False)
-    except (ValueError, msgpack.UnpackException) as error:
+    except (ValueError, TypeError, msgpack.UnpackException) as error:  # TypeError: odd keys
         raise WireError(f"not msgpack: {error}") from error
     return typing.cast(T, _builder(typing.cast(Any, cls))(plain))
 
@@ -72,7 +72,7 @@ def head(data: bytes, count: int) -> list[Any]:
         length = unpacker.read_array_header()
         for _ in range(min(count, length)):
             items.append(unpacker.unpack())
-    except (ValueError, msgpack.UnpackException):
+    except (ValueError, TypeError, msgpack.UnpackException):
         pass
     return items
 

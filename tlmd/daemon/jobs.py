@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+import re
 import secrets
 import time
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from tlmd import config
+from tlmd import config, wire
 from tlmd.errors import BadInput
 from tlmd.model_spec import Shapes
 from tlmd.pipeline.jobs import TuningJob
@@ -19,6 +20,8 @@ from tlmd.types import JobState
 from tlmd.units import microseconds
 
 _OF_THE_DAEMON = {"id", "created", "reason", "ended", "spent_s", "progress"}  # not of a request
+_MOST_TRIALS, _LONGEST_S, _LARGEST_SIZE = 10**9, 1e9, 2**31
+_NOT_OF_A_NAME = re.compile(r"[^\w.+-]+")  # an id is also the name of a file
 _CURVE = 200  # points of a task's curve in a document, about
 
 
@@ -27,21 +30,21 @@ def make_spec(request: dict[str, Any]) -> JobSpec:
     known = set(JobSpec.__dataclass_fields__) - _OF_THE_DAEMON
     if unknown := set(request) - known:
         raise BadInput(
-            f"unknown field {min(unknown)!r} of a job; known: {', '.join(sorted(known))}"
+            f"unknown field {_shown(min(unknown))} of a job; known: {', '.join(sorted(known))}"
         )
     model, corpus = str(request.get("model") or ""), str(request.get("corpus") or "")
     if bool(model) == bool(corpus):
         raise BadInput("a job needs either a model or a corpus")
     trials = request.get("trials", 0 if corpus else 16)
     budget = request.get("time_budget")
-    if not isinstance(trials, int) or trials < (0 if corpus else 1):
-        raise BadInput(f"trials must be a number of at least 1, not {trials!r}")
-    if budget is not None and (not isinstance(budget, int | float) or budget <= 0):
-        raise BadInput(f"time_budget must be a number of seconds, not {budget!r}")
+    if type(trials) is not int or not (0 if corpus else 1) <= trials <= _MOST_TRIALS:
+        raise BadInput(f"trials must be a number of at least 1, not {_shown(trials)}")
+    if budget is not None and (type(budget) not in (int, float) or not 0 < budget <= _LONGEST_S):
+        raise BadInput(f"time_budget must be a number of seconds, not {_shown(budget)}")
     settings = {key: request[key] for key in ("priority", "weight") if request.get(key) is not None}
     shares = config.load(None, {f"tune.{key}": value for key, value in settings.items()}, {}).tune
-    name = Path(model.replace(":", "-") or corpus).stem[:40]
-    return JobSpec(
+    name = _NOT_OF_A_NAME.sub("-", Path(model.replace(":", "-") or corpus).stem)[:40]
+    spec = JobSpec(
         f"{name}-{secrets.token_hex(4)}",
         model,
         input_shapes=_shapes(request.get("input_shapes")),
@@ -59,6 +62,15 @@ def make_spec(request: dict[str, Any]) -> JobSpec:
         priority=shares.priority,
         weight=shares.weight,
     )
+    try:
+        wire.pack(spec)
+    except UnicodeEncodeError:
+        raise BadInput("a job has a text that is not UTF-8") from None
+    return spec
+
+
+def _shown(value: Any) -> str:
+    return ascii(value)[:100]
 
 
 def _shapes(given: Any) -> Shapes | None:
@@ -66,10 +78,11 @@ def _shapes(given: Any) -> Shapes | None:
         return None
     try:
         shapes = tuple(tuple(int(n) for n in shape) for shape in given)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         shapes = ()
-    if not shapes or any(not shape or min(shape) < 1 for shape in shapes):
-        raise BadInput(f"input_shapes must be a list of shapes, not {given!r}")
+    fits = all(shape and min(shape) >= 1 and max(shape) <= _LARGEST_SIZE for shape in shapes)
+    if not shapes or not fits:
+        raise BadInput(f"input_shapes must be a list of shapes, not {_shown(given)}")
     return shapes
 
 

@@ -179,7 +179,7 @@ def _damage_of(path: Path) -> Iterator[None]:
         yield
     except sqlite3.OperationalError:
         raise
-    except sqlite3.DatabaseError as error:
+    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
         raise BadInput(f"{path} is no backup of tlmd or is damaged ({error})") from error
 
 

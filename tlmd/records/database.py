@@ -154,7 +154,9 @@ class Database:
 
     def _check_schema(self, db: sqlite3.Connection) -> None:
         row = db.execute("SELECT value FROM meta WHERE key = 'schema'").fetchone()
-        version = int(row[0]) if row else 0
+        version = row[0] if row else 0
+        if not isinstance(version, int):
+            raise BadInput(self._unusable("is damaged (its schema version is no number)"))
         if version > SCHEMA_VERSION:
             raise BadInput(
                 f"{self._path} was written by a newer tlmd (schema {version}, this one reads up to "
@@ -175,9 +177,16 @@ class Database:
     def _unusable(self, reason: str) -> str:
         return f"{self._path} {reason}; move it away (tlmd makes a new one) or restore a copy"
 
-    def _read(self, query: str, values: tuple[Any, ...] = ()) -> list[Any]:
+    def _read(self, query: str, values: tuple[Any, ...] = (), *kinds: type[Any]) -> list[Any]:
+        """All rows. Raises `BadInput` where the columns are not of these kinds, if they are given.
+
+        SQLite stores any kind of value in any column, so damage may show as another kind.
+        """
         with self._mutex, self._errors():
-            return self._db.execute(query, values).fetchall()
+            rows = self._db.execute(query, values).fetchall()
+        if kinds and not all(all(map(isinstance, row, kinds)) for row in rows):
+            raise BadInput(self._unusable("is damaged (a value is of another kind)"))
+        return rows
 
     def _write_many(self, query: str, rows: list[tuple[Any, ...]]) -> None:
         with self._transaction():
@@ -212,6 +221,8 @@ class Database:
             if isinstance(error, sqlite3.OperationalError):
                 raise Failed(f"cannot use {self._path}: {error}; check the disk") from error
             raise
+        except UnicodeDecodeError as error:  # of a text, or of SQLite's own message
+            raise BadInput(self._unusable("is damaged (a text is not UTF-8)")) from error
 
     def _unpack(self, cls: Any, payload: bytes) -> Any:
         try:

@@ -117,7 +117,7 @@ class RecordStore(JobTable):
             "SELECT row, task_id, fingerprint, batch, payload FROM records"
             " JOIN task_keys ON key = task WHERE row > ? ORDER BY row LIMIT ?"
         )
-        return self._read(query, (after, count))
+        return self._read(query, (after, count), int, str, str, int, bytes)
 
     def has_record(self, candidate_id: str, task_id: str, fingerprint: str) -> bool:
         """Whether a candidate was measured on one machine."""
@@ -161,7 +161,9 @@ class RecordStore(JobTable):
         """The numbers of tasks, records and failures; the same time however many there are."""
         rows = self._read(
             "SELECT (SELECT COUNT(*) FROM tasks), (SELECT value FROM meta WHERE key = 'records'),"
-            " (SELECT value FROM meta WHERE key = 'failed')"
+            " (SELECT value FROM meta WHERE key = 'failed')",
+            (),
+            *(int, int, int),
         )
         return Counts(*rows[0])
 
@@ -188,8 +190,8 @@ class RecordStore(JobTable):
 
     def batch(self, number: int) -> bytes | None:
         """The plan of one batch, or None."""
-        rows = self._read("SELECT payload FROM batches WHERE number = ?", (number,))
-        return bytes(rows[0][0]) if rows else None
+        rows = self._read("SELECT payload FROM batches WHERE number = ?", (number,), bytes)
+        return rows[0][0] if rows else None
 
     def set_flag(self, name: str, value: bool) -> None:
         """Store a switch of the daemon, such as ``paused``."""
@@ -203,8 +205,9 @@ class RecordStore(JobTable):
 
     def last_batch(self) -> tuple[int, bytes] | None:
         """Number and plan of the newest batch, or None."""
-        rows = self._read("SELECT number, payload FROM batches ORDER BY number DESC LIMIT 1")
-        return (int(rows[0][0]), bytes(rows[0][1])) if rows else None
+        query = "SELECT number, payload FROM batches ORDER BY number DESC LIMIT 1"
+        rows = self._read(query, (), int, bytes)
+        return rows[0] if rows else None
 
     def put_checkpoint(self, version: int, payload: bytes) -> None:
         """Store facts about a checkpoint, which the caller encodes with `wire.pack`."""
@@ -212,8 +215,8 @@ class RecordStore(JobTable):
 
     def checkpoints(self) -> list[tuple[int, bytes]]:
         """Versions and payloads of all checkpoints, in the order of the versions."""
-        rows = self._read("SELECT version, payload FROM checkpoints ORDER BY version")
-        return [(int(version), bytes(payload)) for version, payload in rows]
+        query = "SELECT version, payload FROM checkpoints ORDER BY version"
+        return self._read(query, (), int, bytes)
 
     # Data sets.
 
