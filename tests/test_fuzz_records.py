@@ -85,7 +85,7 @@ def test_a_damaged_store(folder: Path, whole: Content, data: st.DataObject) -> N
     path = folder / "state" / "records.sqlite"
     path.parent.mkdir(exist_ok=True)
     for old in path.parent.iterdir():
-        old.unlink()
+        old.unlink(missing_ok=True)
     path.write_bytes(data.draw(damaged(whole.data)))
     if data.draw(st.booleans()):
         (path.parent / "records.sqlite-wal").write_bytes(data.draw(st.binary(max_size=200)))
@@ -113,7 +113,7 @@ def test_a_store_with_other_values(folder: Path, whole: Content, data: st.DataOb
     path = folder / "state" / "records.sqlite"
     path.parent.mkdir(exist_ok=True)
     for old in path.parent.iterdir():
-        old.unlink()
+        old.unlink(missing_ok=True)
     path.write_bytes(whole.data)
     table = data.draw(st.sampled_from(sorted(_TABLES)))
     column = data.draw(st.sampled_from(_TABLES[table]))

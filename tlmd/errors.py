@@ -46,3 +46,8 @@ class NoDaemon(TlmdError):
     """No daemon answers for this state directory (exit code 3)."""
 
     exit_code = 3
+
+
+def in_one_line(error: BaseException) -> str:
+    """The text of a library's error as one line of at most 200 characters, or its class."""
+    return " ".join(str(error).split())[:200] or type(error).__name__

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tlmd.errors import BadInput, Failed
+from tlmd.errors import BadInput, Failed, in_one_line
 from tlmd.records.store import RecordStore
 
 _STORE = "records.sqlite"
@@ -166,7 +166,7 @@ def _writing(partial: Path, where: Path) -> Iterator[None]:
         partial.unlink(missing_ok=True)
         yield
     except (OSError, sqlite3.OperationalError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
+        reason = getattr(error, "strerror", None) or in_one_line(error)
         raise Failed(f"cannot write {where}: {reason}; free some disk or use another") from error
     finally:
         with contextlib.suppress(OSError):
@@ -180,7 +180,9 @@ def _damage_of(path: Path) -> Iterator[None]:
     except sqlite3.OperationalError:
         raise
     except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
-        raise BadInput(f"{path} is no backup of tlmd or is damaged ({error})") from error
+        raise BadInput(
+            f"{path} is no backup of tlmd or is damaged ({in_one_line(error)})"
+        ) from error
 
 
 def _sha256(content: bytes) -> str:

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from tlmd import wire
-from tlmd.errors import BadInput, Failed
+from tlmd.errors import BadInput, Failed, in_one_line
 from tlmd.records import schema
 from tlmd.records.schema import SCHEMA_VERSION
 
@@ -172,7 +172,7 @@ class Database:
         try:
             schema.upgrade(db, version)
         except wire.WireError as error:
-            raise BadInput(self._unusable(f"is damaged ({error})")) from error
+            raise BadInput(self._unusable(f"is damaged ({in_one_line(error)})")) from error
 
     def _unusable(self, reason: str) -> str:
         return f"{self._path} {reason}; move it away (tlmd makes a new one) or restore a copy"
@@ -215,11 +215,12 @@ class Database:
         except sqlite3.DatabaseError as error:
             code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
             if code in _DAMAGED:
-                raise BadInput(self._unusable(f"is damaged ({error})")) from error
+                raise BadInput(self._unusable(f"is damaged ({in_one_line(error)})")) from error
             if code == sqlite3.SQLITE_FULL:
                 raise Failed(f"no space left to write {self._path}; free some disk") from error
             if isinstance(error, sqlite3.OperationalError):
-                raise Failed(f"cannot use {self._path}: {error}; check the disk") from error
+                reason = in_one_line(error)
+                raise Failed(f"cannot use {self._path}: {reason}; check the disk") from error
             raise
         except UnicodeDecodeError as error:  # of a text, or of SQLite's own message
             raise BadInput(self._unusable("is damaged (a text is not UTF-8)")) from error
@@ -228,7 +229,7 @@ class Database:
         try:
             return wire.unpack(cls, payload)
         except wire.WireError as error:
-            raise BadInput(self._unusable(f"is damaged ({error})")) from error
+            raise BadInput(self._unusable(f"is damaged ({in_one_line(error)})")) from error
 
     def _unlock(self) -> None:
         if self._lock_fd >= 0:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tlmd import wire
-from tlmd.errors import BadInput, Failed
+from tlmd.errors import BadInput, Failed, in_one_line
 from tlmd.types import Record, Task
 
 DATASET_VERSION = 1
@@ -39,11 +39,13 @@ def read_dataset(path: Path) -> Dataset:
         check_version(path, raw, _MAGIC, DATASET_VERSION)
         data = wire.unpack(Dataset, raw)
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise BadInput(f"{path} is damaged ({error}); export it again") from error
+        raise BadInput(f"{path} is damaged ({in_one_line(error)}); export it again") from error
     except OSError as error:
         raise BadInput(f"cannot read {path}: {error.strerror}") from error
     except wire.WireError as error:
-        raise BadInput(f"{path} is not a tlmd data set ({error}); export it again") from error
+        raise BadInput(
+            f"{path} is not a tlmd data set ({in_one_line(error)}); export it again"
+        ) from error
     if data.magic != _MAGIC:
         raise BadInput(f"{path} is not a tlmd data set; export it with `tlmd records export`")
     return data

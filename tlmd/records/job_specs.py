@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tlmd import wire
-from tlmd.errors import BadInput
+from tlmd.errors import BadInput, in_one_line
 from tlmd.model_spec import ModelSpec, Shapes
 from tlmd.records.job_table import JobRow, JobTable
 from tlmd.types import JobState
@@ -143,5 +143,6 @@ def _read(row: JobRow) -> tuple[JobSpec, JobState]:
         return wire.unpack(JobSpec, row.payload), JobState(row.state)
     except ValueError as error:  # a `WireError` is one
         raise BadInput(
-            f"job {row.id} in the record store is damaged ({error}); restore a copy of the store"
+            f"job {row.id} in the record store is damaged ({in_one_line(error)}); "
+            "restore a copy of the store"
         ) from error

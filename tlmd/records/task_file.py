@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tlmd import wire
-from tlmd.errors import BadInput, Failed
+from tlmd.errors import BadInput, Failed, in_one_line
 from tlmd.records.dataset import check_version, read_dataset
 from tlmd.types import Task
 
@@ -46,7 +46,9 @@ def load_tasks(path: Path) -> list[Task]:
     except OSError as error:
         raise BadInput(f"cannot read {path} ({error.strerror}); give a file of tasks") from error
     except wire.WireError as error:
-        raise BadInput(f"{path} is no file of tasks ({error}); extract the tasks again") from error
+        raise BadInput(
+            f"{path} is no file of tasks ({in_one_line(error)}); extract the tasks again"
+        ) from error
 
 
 def read_tasks(path: Path) -> list[Task]:
