@@ -192,3 +192,5 @@ def test_reading_checkpoints_does_not_wait_for_the_pipeline(tmp_path: Path) -> N
     assert found == ["versions"]
     service.store.close()
     service.event_log.close()
+    service.done.set()
+    service._renew_snapshot()  # calls that were late do not ask the closed store

@@ -256,8 +256,8 @@ class Service:
 
     def _update_snapshot(self) -> None:
         """Update the document that `tlmd status` shows, at most twice a second."""
-        if time.monotonic() < self._snapshot_at + _SNAPSHOT_S:
-            return
+        if self.done.is_set() or time.monotonic() < self._snapshot_at + _SNAPSHOT_S:
+            return  # what was last known stays, and the store is closed
         self._snapshot_at = time.monotonic()
         self.snapshot = status.snapshot(
             self._pipeline,
