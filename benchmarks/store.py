@@ -39,7 +39,7 @@ _FILL = """
 WITH RECURSIVE n(x) AS (SELECT ?1 UNION ALL SELECT x + 1 FROM n WHERE x + 1 < ?2)
 INSERT INTO records (task, candidate, batch, created, ok, verified, compared, seconds, payload)
 SELECT 1 + x / ?3, CAST(printf('%08x', x) AS BLOB), 0, 0, x % 10 = 0, x % 10 = 0, 0,
-    CASE WHEN x % 10 = 0 THEN 0.001 + x * 1e-9 END, ?4 FROM n
+    CASE WHEN x % 10 = 0 THEN 1 + x * 1e-9 END, ?4 FROM n
 """
 _TRIGGERS = "SELECT name, sql FROM sqlite_master WHERE type = 'trigger'"
 
