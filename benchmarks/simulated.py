@@ -35,6 +35,8 @@ def packed_outcome(rng: random.Random) -> bytes:
 class SimulatedSlot:
     """Stands in for `MeasurerActor`: sleeps instead of measuring, one candidate at a time."""
 
+    candidate_s = CANDIDATE_S
+
     def __init__(self, *_arguments: Any) -> None:
         self._lock = threading.Lock()  # orders run in several threads
         self._random = random.Random(os.getpid())
@@ -49,7 +51,7 @@ class SimulatedSlot:
 
     def _sleep_for_one(self) -> bytes:
         with self._lock:
-            time.sleep(CANDIDATE_S)
+            time.sleep(self.candidate_s)
         return packed_outcome(self._random)
 
     def baseline(self, data: bytes) -> bytes:

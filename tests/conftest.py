@@ -55,6 +55,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--full", action="store_true", help="run long sweeps whole instead of sampled (weekly)"
     )
+    parser.addoption("--blows", type=int, default=2, help="of the monkey in tests/chaos")
+    parser.addoption("--seed", type=int, default=1, help="of the monkey in tests/chaos")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

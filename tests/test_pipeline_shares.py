@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
+import msgpack
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.pipeline_run import Run
 from tests.simulated import SimulatedWorkerPool, options, task
+from tlmd import wire
 from tlmd.daemon.jobs import make_spec, to_job
 from tlmd.errors import BadInput
 from tlmd.pipeline.jobs import TuningJob
 from tlmd.pipeline.task_scheduler import TaskScheduler
 from tlmd.pipeline.task_state import TaskState
+from tlmd.records.job_specs import JobSpec
 from tlmd.types import JobState
 
 BATCH, PER_TASK = 32, 8
@@ -93,6 +97,8 @@ def test_a_request_says_priority_and_weight() -> None:
     job = to_job(spec)
     assert (job.priority, job.weight) == (2, 0.5)
     assert (make_spec({"model": "resnet18"}).priority, spec.weight) == (0, 0.5)
+    older = msgpack.unpackb(wire.pack(spec))[:-2]  # a job that was stored before there were shares
+    assert wire.unpack(JobSpec, msgpack.packb(older)) == replace(spec, priority=0, weight=1.0)
     for bad in ({"priority": "high"}, {"priority": 1000}, {"weight": 0}, {"weight": float("nan")}):
         with pytest.raises(BadInput, match=next(iter(bad))):
             make_spec({"model": "resnet18", **bad})

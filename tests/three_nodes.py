@@ -70,7 +70,7 @@ def run(cluster: Any, slots: list[Any], state: Path, model: str, trials: int) ->
     records = measured(service.store.all_records())
     service.stop()
     assert service.done.wait(60)
-    document["error"] = service.error
+    document["error"] = str(service.error or "")
     document["records"] = len(records)
     document["twice"] = sum(n - 1 for n in Counter(records).values())
     return document

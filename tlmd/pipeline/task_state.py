@@ -70,7 +70,12 @@ class TaskState:
             self._remember(record.candidate.id, record.module_hash)
             self.trials += record.outcome.status is not Status.INVALID
             self._comparisons = 0
-        self._lead([*self._leaders, *own], [*self._fastest, *own])
+        full = len(self._fastest) == INCUMBENTS
+        slowest = self._fastest[-1].outcome.seconds if full else math.inf
+        fast = [r for r in own if r.outcome.verified and r.outcome.seconds < slowest]
+        if fast:
+            self._fastest = leading([*self._fastest, *fast], INCUMBENTS)
+        self._lead([*self._leaders, *own])
 
     def wait_for(self, proposals: Iterable[Proposal]) -> None:
         """These will be measured."""
@@ -97,14 +102,14 @@ class TaskState:
         """Replace the records of the same candidates, after a comparison."""
         newest = {r.candidate.id: r for r in records}
         self.records = [newest.get(r.candidate.id, r) for r in self.records]
-        self._lead(self.own, self.own)
+        self._fastest = leading(self.own, INCUMBENTS)
+        self._lead(self.own)
 
-    def _lead(self, rivals: Iterable[Record], fast: Iterable[Record]) -> None:
-        """Find the best among `rivals`, and the fastest among `fast`."""
+    def _lead(self, rivals: Iterable[Record]) -> None:
+        """Find the best among `rivals`."""
         compared, alone = leaders(rivals)
         self._leaders = [record for record in (compared, alone) if record is not None]
         self.best = winner(compared, alone)
-        self._fastest = leading(fast, INCUMBENTS)
 
     @property
     def finalists(self) -> tuple[Record, ...]:
