@@ -221,6 +221,7 @@ def _measure_rates(daemon: DaemonDriver, spent: ThreadSeconds, run: ScaleRun) ->
         "steps/s": steps,
         "daemon CPU": own_cpu,
         "its thread": thread / wall,
+        "ms/record": 1000 * thread / wall / records if records else math.inf,
         "Ray CPU": ray_cpu,
         "thread %": known | {"deciding": 100 - sum(known.values())},
     }
