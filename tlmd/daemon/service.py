@@ -44,6 +44,7 @@ _SNAPSHOT_S = 0.5
 _PAUSED = "paused"
 _DRAIN_S = 60.0  # longest wait for work in flight when the daemon stops
 _TRAINING_S = 8.0  # longest wait for a round of training when the daemon stops
+_LOOKING_S = 3600.0  # longest wait of a thread that looks for a slot, while the pipeline is busy
 
 
 class Service:
@@ -83,7 +84,7 @@ class Service:
         requests = ExtractionRequests(
             state_dir,
             self._run_cores,
-            None if settings.is_local else lambda: self.call(self._joined_slots),
+            None if settings.is_local else lambda: self.call(self._joined_slots, _LOOKING_S),
             lambda: self._stopping,
         )
         self._jobs = JobManager(
