@@ -25,9 +25,7 @@ from tlmd.errors import Failed, NoDaemon
 from tlmd.records.task_file import save_tasks
 from tlmd.types import Task
 
-RECOVERY_S = 60.0
-"""The longest time until work goes on after a blow."""
-_GIVE_UP_S = 3 * RECOVERY_S  # then the run ends
+_GIVE_UP_S = 180.0  # for one recovery; then the run ends
 _TASKS = 6
 _OTHERS = 2  # a generator and the registry
 _STOPPED_S = (0.2, 3.0)
