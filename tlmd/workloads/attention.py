@@ -63,8 +63,8 @@ class FuseAttention(PyExprMutator):  # type: ignore[misc]
         self.uses = uses_of(func)
 
     def visit_call_(self, call: Any) -> Any:
-        made = self._attention(call) if op_name(call) == "relax.matmul" else None
-        return super().visit_call_(call) if made is None else made
+        found = self._attention(call) if op_name(call) == "relax.matmul" else None
+        return super().visit_call_(call) if found is None else self._fused(call, *found)
 
     def _value(self, expr: Any) -> Any:
         """What a variable stands for."""
@@ -82,7 +82,8 @@ class FuseAttention(PyExprMutator):  # type: ignore[misc]
                 expr = expr.args[0]
         return expr
 
-    def _attention(self, call: Any) -> Any | None:
+    def _attention(self, call: Any) -> tuple[Attention, list[Any]] | None:
+        """What the matmul of weights and value is the end of, and its arguments."""
         softmax, is_safe = self._softmax(call.args[0])
         if op_name(softmax) != "relax.nn.softmax" or dtype_of(call) != "float32":
             return None
@@ -92,29 +93,31 @@ class FuseAttention(PyExprMutator):  # type: ignore[misc]
         if scores is None or dtype_of(scores.query) != "float32":
             return None
         views = self._views(scores.query, scores.key, call.args[1])
-        shape = static_shape(call)
         lanes = float_lanes(tvm.target.Target.current())
-        if views is None or shape is None or views[0].operand.size("D") % lanes:
+        if views is None or views[0].operand.size("D") % lanes:
             return None
         query, key, value = (view.operand for view in views)
         scale = scores.scale * math.prod(view.factor for view in views)
         if value.size("D") % lanes or scale <= 0:
             return None
+        tables = (static_shape(one) for one in (call.args[0], softmax.args[0]))
+        if any(table is None or table[-2:] != (query.size("L"), key.size("L")) for table in tables):
+            return None  # a reshape mixes rows and keys
         attention = Attention(query, key, value, scale, is_safe, lanes)
         bias = self._bias(scores.bias, attention)
-        if bias is None:
-            return None
-        arguments = [
-            self.visit_expr(argument) for argument in (*(v.variable for v in views), *bias)
-        ]
+        return None if bias is None else (attention, [*(view.variable for view in views), *bias])
+
+    def _fused(self, call: Any, attention: Attention, arguments: list[Any]) -> Any:
+        """The call of `attention` whose result has the shape of `call`."""
+        given = (self.builder_.normalize(self.visit_expr(argument)) for argument in arguments)
         called = self.builder_.call_te(
             attention,
-            *(self.builder_.normalize(argument) for argument in arguments),
+            *given,
             primfunc_name_hint="attention",
             primfunc_attrs={"op_pattern": _OPAQUE},
         )
         context = relax.op.permute_dims(self.builder_.emit(called), [0, 2, 1, 3])
-        return relax.op.reshape(self.builder_.emit(context), shape)
+        return relax.op.reshape(self.builder_.emit(context), static_shape(call))
 
     def _softmax(self, expr: Any) -> tuple[Any, bool]:
         """A softmax, and whether rows without any key become 0, as PyTorch's functions do."""
