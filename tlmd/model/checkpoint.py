@@ -143,7 +143,11 @@ def _restore(parts: _Parts, where: str) -> Checkpoint:
         weights = safetensors.torch.load(parts.files[_MODEL])
         missing, unexpected = model.load_state_dict(weights, strict=False)
         cost_model = CostModel.from_bytes(parts.files[_COST_MODEL])
-    except (RuntimeError, ValueError, safetensors.SafetensorError) as error:
+    except (
+        *(RuntimeError, ValueError, TypeError, KeyError),  # of torch, xgboost and msgpack
+        safetensors.SafetensorError,
+        msgpack.UnpackException,
+    ) as error:
         raise BadInput(f"{where} does not fit the network {preset!r}") from error
     if unexpected or set(missing) - {"lm_head.weight"}:
         raise BadInput(f"{where} does not fit the network {preset!r}")
