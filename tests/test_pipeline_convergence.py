@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 from tests.pipeline_run import Run
 from tests.simulated import MemoryStore, SimulatedWorkerPool, options, task
@@ -78,6 +79,21 @@ def test_two_campaigns_converge_one_by_one() -> None:
     assert second.convergence.measured == sum(t.trials for t in second.tasks)
     run.until_idle()
     assert (second.state, second.reason) == (JobState.DONE, "converged")
+
+
+def test_what_was_measured_before_a_campaign_ends_it_not() -> None:
+    job = _campaign(2)
+    job.created = 100.0
+    for number, state in enumerate(job.tasks):
+        old = (replace(r, created=50.0) for r in _records(state, 30, 0, 0.0))
+        new = (replace(r, created=150.0) for r in _records(state, 2 + number, 1, 0.0))
+        state.add([*old, *new])
+    convergence = Convergence.of(job, window=10, limit=0.5)
+    status = convergence.status(job)
+    assert status.measured == 5 and not status.converged
+    convergence.observe(job.groups[0], 8)
+    convergence.observe(job.groups[1], 8)
+    assert convergence.status(job).converged  # nothing gained over 16, each task measured
 
 
 def test_a_restart_goes_on_with_the_same_convergence() -> None:

@@ -97,6 +97,7 @@ def to_job(spec: JobSpec) -> TuningJob:
         all_tasks_known=False,
         priority=spec.priority,
         weight=spec.weight,
+        created=spec.created,
         spent_s=spec.spent_s,
     )
 

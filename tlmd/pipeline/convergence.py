@@ -50,7 +50,11 @@ class Convergence:
 
     @classmethod
     def of(cls, job: TuningJob, window: int, limit: float) -> Convergence:
-        """The convergence of a job all of whose tasks are known, from what was measured so far."""
+        """The convergence of a job all of whose tasks are known, from what was measured so far.
+
+        What was measured before the job was submitted is known to it, but does not count as
+        measured: it may not end before it has measured a window.
+        """
         found = cls(window, limit)
         best: dict[str, float] = {}
         believed = {group.computation: group.seconds for group in job.groups}
@@ -64,7 +68,10 @@ class Convergence:
                 # What seemed faster than what is believed now was noise.
                 seconds = max(record.outcome.seconds, believed[group.computation])
                 best[group.computation] = min(best[group.computation], seconds)
-            found._add(group, best[group.computation], 1)
+            if record.created < job.created:
+                found._count(group, best[group.computation])
+            else:
+                found._add(group, best[group.computation], 1)
         return found
 
     def observe(self, group: TaskGroup, count: int = 1) -> None:

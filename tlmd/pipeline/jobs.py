@@ -57,6 +57,8 @@ class TuningJob:
     """Jobs of a higher priority come first (`TaskScheduler`)."""
     weight: float = 1.0
     """The share of the job among those of its priority is in proportion to this."""
+    created: float = 0.0
+    """Unix time when it was submitted."""
     state: JobState = JobState.RUNNING
     reason: str = ""
     begun: float = 0.0
