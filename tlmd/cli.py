@@ -150,11 +150,9 @@ def _add_tune(commands: Any) -> None:
     tune.add_argument("--seed", type=int)
     tune.add_argument(
         "--wait-quiet",
-        nargs="?",
-        type=arguments.duration,
+        action="store_const",
         const=arguments.QUIET_S,
-        metavar="60s",
-        help="time nothing while other programs use the cores; wait so long for each candidate",
+        help="time nothing while other programs use the cores; each candidate waits up to 60 s",
     )
     _common(tune)
     tune.set_defaults(run=_tune)

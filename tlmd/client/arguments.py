@@ -12,7 +12,7 @@ EFFORTS = {"quick": 4, "normal": 16, "thorough": 64}
 """Measurements per task of each ``--effort``."""
 
 QUIET_S = 60.0
-"""Default of ``--wait-quiet``."""
+"""Seconds of ``--wait-quiet``."""
 
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}
 
