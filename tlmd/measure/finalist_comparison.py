@@ -38,13 +38,14 @@ class FinalistComparison:
             samples = interleaving.interleave(
                 [executable.run for executable in executables], server.read, first_s, budget_s
             )
-        return _outcomes(samples)
+        return _outcomes(samples, self._context.least_s())
 
 
-def _outcomes(samples: list[Samples]) -> tuple[Outcome, ...]:
+def _outcomes(samples: list[Samples], least_s: float) -> tuple[Outcome, ...]:
     """The leader has its own time; the others have the leader's times their ratio to it."""
     best = samples[interleaving.leader(samples)]
-    leader = outcome_of(best, speed_change(best.readings), None)
+    limited = replace(best, least_s=least_s)
+    leader = outcome_of(limited, speed_change(best.readings), None)
     outcomes = []
     for found in samples:
         ratio = 1.0

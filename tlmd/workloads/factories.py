@@ -18,7 +18,19 @@ _OPERATORS = ("nms", "qnms")
 
 
 def make(spec: ModelSpec) -> tuple[Any, Any]:
-    """The module of `spec` in evaluation mode, and its example inputs. Raises `BadInput`."""
+    """The module of `spec` in evaluation mode, and its example inputs. Raises `BadInput`.
+
+    Random weights are the same in every process, which compare their outputs. torch's random state
+    is not changed.
+    """
+    import torch
+
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return _make(spec)
+
+
+def _make(spec: ModelSpec) -> tuple[Any, Any]:
     source, _, name = spec.name.partition(":")
     if huggingface.is_directory(spec.name):
         return huggingface.load_directory(Path(spec.name).expanduser(), spec.task)
