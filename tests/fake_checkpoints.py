@@ -6,13 +6,15 @@ They have the files, the manifest and the hashes of real ones, so that `checkpoi
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgpack
+import pytest
 
 from tlmd.language import vocabulary
 from tlmd.model import checkpoint as checkpoints
@@ -44,6 +46,14 @@ def load(directory: Path) -> Checkpoint:
     checkpoints.read(directory)
     entries = checkpoints.manifest(directory)
     return Checkpoint(entries["version"], entries["preset"], None, _NO_COST_MODEL, entries["notes"])
+
+
+@contextlib.contextmanager
+def in_place_of_networks() -> Iterator[None]:
+    """The registry loads these during the block."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(checkpoints, "load", load)
+        yield
 
 
 def accept(new: Checkpoint, _rivals: Sequence[Checkpoint]) -> GateResult:

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import sqlite3
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.fake_checkpoints import accept, blob, load
-from tests.test_records_store import ROOT, WRITER, record, task
+from tests.test_records_store import record, task, writing
 from tlmd import cli
 from tlmd.daemon.jobs import make_spec
 from tlmd.errors import BadInput, Failed
@@ -75,12 +72,7 @@ def test_a_backup_is_restored_elsewhere(state: Path, tmp_path: Path) -> None:
 
 def test_a_backup_beside_a_writer_is_consistent(tmp_path: Path) -> None:
     path = tmp_path / "records.sqlite"
-    search = os.pathsep.join([str(Path(__file__).parent), str(ROOT)])
-    with subprocess.Popen(
-        [sys.executable, "-c", WRITER, str(path)],
-        stdout=subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": search},
-    ) as writer:
+    with writing(path) as writer:
         assert writer.stdout is not None
         for number in range(5):
             acknowledged = int(writer.stdout.readline())

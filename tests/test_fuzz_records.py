@@ -79,13 +79,19 @@ def whole(folder: Path) -> Content:
     return Content(fill(folder / "whole.sqlite"))
 
 
-@few(60)
-@given(st.data())
-def test_a_damaged_store(folder: Path, whole: Content, data: st.DataObject) -> None:
+def emptied(folder: Path) -> Path:
+    """Where a store goes; nothing lies beside it."""
     path = folder / "state" / "records.sqlite"
     path.parent.mkdir(exist_ok=True)
     for old in path.parent.iterdir():
         old.unlink(missing_ok=True)
+    return path
+
+
+@few(60)
+@given(st.data())
+def test_a_damaged_store(folder: Path, whole: Content, data: st.DataObject) -> None:
+    path = emptied(folder)
     path.write_bytes(data.draw(damaged(whole.data)))
     if data.draw(st.booleans()):
         (path.parent / "records.sqlite-wal").write_bytes(data.draw(st.binary(max_size=200)))
@@ -110,10 +116,7 @@ _TABLES = {
 @few(40)
 @given(st.data())
 def test_a_store_with_other_values(folder: Path, whole: Content, data: st.DataObject) -> None:
-    path = folder / "state" / "records.sqlite"
-    path.parent.mkdir(exist_ok=True)
-    for old in path.parent.iterdir():
-        old.unlink(missing_ok=True)
+    path = emptied(folder)
     path.write_bytes(whole.data)
     table = data.draw(st.sampled_from(sorted(_TABLES)))
     column = data.draw(st.sampled_from(_TABLES[table]))

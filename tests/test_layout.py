@@ -46,6 +46,7 @@ SHARED = {
     "children",
     "computation",
     "config",
+    "durable",
     "config_file",
     "errors",
     "guarded_child",

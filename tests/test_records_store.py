@@ -265,15 +265,20 @@ with t.RecordStore(Path(sys.argv[1])) as store:
 """
 
 
-@pytest.mark.parametrize("lines", [1, 40])
-def test_every_acknowledged_record_survives_a_killed_writer(tmp_path: Path, lines: int) -> None:
-    path = tmp_path / "records.db"
+def writing(path: Path) -> subprocess.Popen[bytes]:
+    """A process that appends two records at a time, and then prints how many there are."""
     search = os.pathsep.join([str(Path(__file__).parent), str(ROOT)])
-    with subprocess.Popen(
+    return subprocess.Popen(
         [sys.executable, "-c", WRITER, str(path)],
         stdout=subprocess.PIPE,
         env={**os.environ, "PYTHONPATH": search},
-    ) as writer:
+    )
+
+
+@pytest.mark.parametrize("lines", [1, 40])
+def test_every_acknowledged_record_survives_a_killed_writer(tmp_path: Path, lines: int) -> None:
+    path = tmp_path / "records.db"
+    with writing(path) as writer:
         assert writer.stdout is not None
         for _ in range(lines):
             acknowledged = int(writer.stdout.readline())

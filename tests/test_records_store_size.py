@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 import tlmd.records.store
-from tests.test_records_store import ROOT, WRITER, record, store
+from tests.test_records_store import record, store, writing
 from tlmd import cli
 from tlmd.daemon.store_check import StoreCheck
 from tlmd.errors import BadInput
@@ -94,12 +92,7 @@ def test_one_that_is_not_very_large_is_checked_beside_the_work(
 
 
 def test_after_an_unclean_end_a_large_store_has_to_be_checked(large: Path) -> None:
-    search = os.pathsep.join([str(Path(__file__).parent), str(ROOT)])
-    with subprocess.Popen(
-        [sys.executable, "-c", WRITER, str(large)],
-        stdout=subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": search},
-    ) as writer:
+    with writing(large) as writer:
         assert writer.stdout is not None
         writer.stdout.readline()
         os.kill(writer.pid, signal.SIGKILL)

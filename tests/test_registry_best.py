@@ -20,8 +20,7 @@ from tlmd.model.registry import GateResult, Registry
 
 @pytest.fixture(scope="module", autouse=True)
 def _no_networks() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(checkpoints, "load", fake_checkpoints.load)
+    with fake_checkpoints.in_place_of_networks():
         yield
 
 

@@ -14,8 +14,8 @@ from typing import Any
 
 from tvm import te, tirx, topi
 
-from tlmd.alternatives.contraction import DTYPE, long
-from tlmd.alternatives.packed import multiple, padded_rows, panel_vectors
+from tlmd.alternatives.contraction import DTYPE, axis, long
+from tlmd.alternatives.packed import clamped, multiple, padded_rows, panel_vectors
 
 KEYS, SCORES, BIASED, MAXIMA, MAXIMUM, SHIFTED, WEIGHTS, SUMS, SUM, CONTEXT, PLACED = (
     f"attention_{stage}"
@@ -86,8 +86,7 @@ class Attention:
     def __call__(self, query: Any, key: Any, value: Any, *bias: Any) -> Any:
         """The result as a tensor expression. `bias`: ``[B * H or 1, M or 1, L or 1]`` or none."""
         scores = self._scores(query, key)
-        scale = self.scale
-        if bias or scale != 1:
+        if bias or self.scale != 1:
             scores = self._biased(scores, *bias)
         maximum = self._reduced(scores, _maximum, MAXIMA, MAXIMUM)
         weights = self._weights(scores, maximum)
@@ -117,10 +116,10 @@ class Attention:
         return {"B": group // heads, "H": group % heads // shared}
 
     def _row(self, row: Any) -> Any:
-        return tirx.min(row, self.rows - 1) if padded_rows(self.rows) > self.rows else row
+        return clamped(row, self.rows, padded_rows(self.rows))
 
     def _key(self, index: Any) -> Any:
-        return tirx.min(index, self.keys - 1) if self.padded_keys > self.keys else index
+        return clamped(index, self.keys, self.padded_keys)
 
     def _scores(self, query: Any, key: Any) -> Any:
         depth, groups = self.key.size("D"), self.key.size("B") * self.key.size("H")
@@ -133,13 +132,13 @@ class Attention:
             ),
             name=KEYS,
         )
-        axis = _axis(depth, "d")
+        element_axis = axis(depth, "d")
 
         def score(group: Any, row: Any, index: Any) -> Any:
             at = self._head(group, self.query)
-            element = self.query.read(query, **at, L=self._row(row), D=axis)
-            of_keys = panels[group // shared, index // self.panel, axis, index % self.panel]
-            return te.sum(element * of_keys, axis=axis)
+            element = self.query.read(query, **at, L=self._row(row), D=element_axis)
+            of_keys = panels[group // shared, index // self.panel, element_axis, index % self.panel]
+            return te.sum(element * of_keys, axis=element_axis)
 
         return self._stage((self.padded_keys,), score, SCORES)
 
@@ -171,7 +170,7 @@ class Attention:
 
     def _reduced(self, values: Any, combine: Any, lanes: str, name: str) -> Any:
         """A value for each row, in two steps, so that the first one works on vectors."""
-        vectors, lane = _axis(self.padded_keys // self.lanes, "v"), _axis(self.lanes, "lane")
+        vectors, lane = axis(self.padded_keys // self.lanes, "v"), axis(self.lanes, "lane")
         parts = self._stage(
             (self.lanes,),
             lambda g, i, j: combine(values[g, i, vectors * self.lanes + j], axis=vectors),
@@ -180,12 +179,12 @@ class Attention:
         return self._stage((), lambda g, i: combine(parts[g, i, lane], axis=lane), name)
 
     def _context(self, weights: Any, value: Any) -> Any:
-        axis = _axis(self.keys, "j")
+        keys = axis(self.keys, "j")
 
         def element(group: Any, row: Any, column: Any) -> Any:
             at = self._head(group, self.value)
-            of_values = self.value.read(value, **at, L=axis, D=column)
-            return te.sum(weights[group, row, axis] * of_values, axis=axis)
+            of_values = self.value.read(value, **at, L=keys, D=column)
+            return te.sum(weights[group, row, keys] * of_values, axis=keys)
 
         return self._stage((self.value.size("D"),), element, CONTEXT)
 
@@ -196,7 +195,3 @@ _maximum = te.comm_reducer(
     "maximum",
 )
 """TVM's own begins with the least finite number."""
-
-
-def _axis(extent: int, name: str) -> Any:
-    return te.reduce_axis((tirx.const(0, "int64"), tirx.const(extent, "int64")), name=name)

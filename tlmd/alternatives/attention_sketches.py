@@ -19,18 +19,18 @@ def by_rows(program: StageSchedule) -> None:
     blocks, tiles, row = schedule.sample_perfect_tile(rows, 3, _MOST_ROWS)
     width = int(schedule.get(scores).reads[1].source.ty.shape[-1]) // program.lanes
     panel, vectors, lane = schedule.split(keys, [None, width, program.lanes])
-    key_vectors = schedule.sample_perfect_tile(vectors, 2, _MOST_VECTORS)
+    _, key_vectors = schedule.sample_perfect_tile(vectors, 2, _MOST_VECTORS)
     schedule.fuse(panel, vectors, lane)  # the block is moved as a whole
     depth_factors = schedule.sample_perfect_tile(depth, 2, _MOST_UNROLLED)
     *_, columns, summed = schedule.get_loops(context)
     vectors, lane = program.vectors(columns)
-    value_vectors = schedule.sample_perfect_tile(vectors, 2, _MOST_VECTORS)
+    _, value_vectors = schedule.sample_perfect_tile(vectors, 2, _MOST_VECTORS)
     schedule.fuse(vectors, lane)
     summed_factors = schedule.sample_perfect_tile(summed, 2, _MOST_UNROLLED)
 
     _place(program, (blocks, tiles, row))
-    _product(program, context, row, [None, *value_vectors], summed_factors)
-    _product(program, scores, row, [None, *key_vectors], depth_factors)
+    _product(program, context, (row, value_vectors), summed_factors)
+    _product(program, scores, (row, key_vectors), depth_factors)
     for name in (stages.WEIGHTS, stages.BIASED):
         if name in program.names:
             _, lane = program.vectors(program.loops(name, 1)[0])
@@ -52,8 +52,7 @@ def _place(program: StageSchedule, rows: tuple[Any, Any, Any]) -> None:
     block, tile, inner = schedule.split(row, [None, *rows[1:]])
     vectors, lane = program.vectors(columns)
     schedule.reorder(images, heads, block, tile, inner, vectors, lane)
-    schedule.unroll(vectors)
-    schedule.vectorize(lane)
+    program.kernel((vectors,), lane)
     for name in names[names.index(stages.SHIFTED) : names.index(stages.WEIGHTS)]:
         schedule.compute_inline(program.block(name))
     moved = names[names.index(stages.SCORES) : names.index(stages.SHIFTED)]
@@ -62,17 +61,15 @@ def _place(program: StageSchedule, rows: tuple[Any, Any, Any]) -> None:
         schedule.compute_at(program.block(name), block, preserve_unit_loops=True)
 
 
-def _product(program: StageSchedule, block: Any, row: Any, columns: list[Any], sums: Any) -> None:
+def _product(program: StageSchedule, block: Any, kernel: tuple[Any, Any], sums: Any) -> None:
     """A GEMM of the rows of a block, with a kernel of rows x vectors."""
     schedule = program.schedule
     rows, column, summed = schedule.get_loops(block)[-3:]
-    tile, row = schedule.split(rows, [None, row])
-    panel, vector, lane = schedule.split(column, [None, columns[-1], program.lanes])
+    tile, row = schedule.split(rows, [None, kernel[0]])
+    panel, vector, lane = schedule.split(column, [None, kernel[1], program.lanes])
     outer, unrolled = schedule.split(summed, list(sums))
     schedule.reorder(panel, tile, outer, unrolled, row, vector, lane)
-    for loop in (unrolled, row, vector):
-        schedule.unroll(loop)
-    schedule.vectorize(lane)
+    program.kernel((unrolled, row, vector), lane)
 
 
 def _keys(program: StageSchedule) -> None:
@@ -82,5 +79,4 @@ def _keys(program: StageSchedule) -> None:
     outer, inner = program.vectors(depth)
     vectors, lane = program.vectors(column)
     schedule.reorder(outer, vectors, inner, lane)
-    schedule.unroll(inner)
-    schedule.vectorize(lane)
+    program.kernel((inner,), lane)

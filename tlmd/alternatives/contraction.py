@@ -12,7 +12,7 @@ from typing import Any
 
 import tvm
 import tvm_ffi
-from tvm import tirx
+from tvm import te, tirx
 
 from tlmd.alternatives.implementation import REDUCTION
 
@@ -112,6 +112,11 @@ def same(indices: Sequence[Any], expected: Sequence[Any]) -> bool:
 
 def shape_of(buffer: Any) -> list[int]:
     return [int(extent) for extent in buffer.ty.shape]
+
+
+def axis(extent: int, name: str) -> Any:
+    """A reduction axis."""
+    return te.reduce_axis((tirx.const(0, "int64"), tirx.const(int(extent), "int64")), name=name)
 
 
 def long(shape: Sequence[int]) -> list[Any]:

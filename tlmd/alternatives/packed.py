@@ -18,7 +18,7 @@ from tvm import te, tirx
 from tvm_ffi import structural_map, structural_walk
 
 from tlmd.alternatives import contraction
-from tlmd.alternatives.contraction import DTYPE, Contraction, long, shape_of
+from tlmd.alternatives.contraction import DTYPE, Contraction, axis, long, shape_of
 from tlmd.alternatives.implementation import REDUCTION, Implementation
 from tlmd.alternatives.transforms import PACKED
 
@@ -80,10 +80,10 @@ def _stages(found: Contraction, lanes: int) -> Any:
     weights = te.placeholder(
         long((multiple(columns, panel) // panel, math.prod(depth), panel)), DTYPE, name="weights"
     )
-    axes = [te.reduce_axis((tirx.const(0, "int64"), extent), name="k") for extent in long(depth)]
+    axes = [axis(extent, "k") for extent in depth]
 
     def product(row: Any, column: Any) -> Any:
-        at = _unflattened(tirx.min(row, rows - 1) if padded > rows else row, outer)
+        at = _unflattened(clamped(row, rows, padded), outer)
         values = list(zip([*spatial[:-1], *reduction], [*at, *(a.var for a in axes)], strict=True))
         indices = [_substituted(index, values) for index in found.data.indices]
         k = flattened([a.var for a in axes], depth)
@@ -111,6 +111,11 @@ def padded_rows(rows: int) -> int:
 def multiple(number: int, factor: int) -> int:
     """The least multiple of `factor` that is not smaller than `number`."""
     return -(-number // factor) * factor
+
+
+def clamped(index: Any, extent: int, padded: int) -> Any:
+    """An index below `padded`, of which those too many are the last one of `extent`."""
+    return tirx.min(index, extent - 1) if padded > extent else index
 
 
 def panel_vectors(vectors: int) -> int:

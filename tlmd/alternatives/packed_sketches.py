@@ -71,16 +71,13 @@ def _finish(program: StageSchedule, nest: _GemmLoops, unrolled: Any, at: Any) ->
     """Unroll the kernel, and compute at the loop `at` what is done with the result."""
     schedule = program.schedule
     row, vector, lane = nest.kernel
-    for loop in (unrolled, row, vector):
-        schedule.unroll(loop)
-    schedule.vectorize(lane)
+    program.kernel((unrolled, row, vector), lane)
     last = program.block(program.inline_from(stages.PLACED))
     schedule.transform_block_layout(last, _as_matrix(program.extents(last)))
     schedule.reverse_compute_at(last, at, preserve_unit_loops=True)
     _, column = schedule.get_loops(last)[-2:]
     parts, lane = program.vectors(column)
-    schedule.unroll(parts)
-    schedule.vectorize(lane)
+    program.kernel((parts,), lane)
     if program.names[0] != stages.PRODUCTS:
         _pad(program)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,6 +33,12 @@ class StageSchedule:
         """Split a loop of channels: the loop over vectors, and the loop over their elements."""
         outer, inner = self.schedule.split(loop, [None, self.lanes])
         return outer, inner
+
+    def kernel(self, unrolled: Iterable[Any], lane: Any) -> None:
+        """Unroll the loops of a kernel; its innermost one is a vector."""
+        for loop in unrolled:
+            self.schedule.unroll(loop)
+        self.schedule.vectorize(lane)
 
     def inline_from(self, name: str) -> str:
         """Inline this block and all after it into the last one, whose name is returned."""

@@ -13,7 +13,7 @@ from typing import Any
 from tvm import te, tirx
 
 from tlmd.alternatives import contraction
-from tlmd.alternatives.contraction import DTYPE, Contraction, long, same, shape_of
+from tlmd.alternatives.contraction import DTYPE, Contraction, axis, long, same, shape_of
 from tlmd.alternatives.implementation import (
     PER_ELEMENT,
     PER_WEIGHT,
@@ -94,7 +94,7 @@ def _stages(data: Sequence[int], output: Sequence[int], filtering: Filtering) ->
         lambda i, j, n, h, w, c: _row(filtering.data, j, lambda k: half[i, k, n, h, w, c]),
         name=TILES,
     )
-    channel = te.reduce_axis((tirx.const(0, "int64"), tirx.const(data[3], "int64")), name="c")
+    channel = axis(data[3], "c")
     products = te.compute(
         long((a, a, *tiles, channels)),
         lambda i, j, n, h, w, o: te.sum(

@@ -141,6 +141,4 @@ def _products(program: StageSchedule, rows: Any, columns: Any, vectors: Any, cha
     outer = (i, j, images, vector_outer, row_outer, column_outer, channel_outer)
     inner = (channel, row, column, vector)
     schedule.reorder(*outer, *inner, lane)
-    schedule.vectorize(lane)
-    for loop in inner:
-        schedule.unroll(loop)
+    program.kernel(inner, lane)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def put_aside(path: Path, keep: int) -> None:
-    """Rename a file that nobody has open; at most `keep` older ones stay."""
+    """Rename a log, which no process may have open, to ``NAME.1``; keep at most `keep` of them."""
     _make_room(path, keep)
     if keep:
         path.replace(_numbered(path, 1))

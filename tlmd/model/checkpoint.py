@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import msgpack
 
 from tlmd.config import SHIPPED
+from tlmd.durable import sync
 from tlmd.errors import BadInput
 from tlmd.language import vocabulary
 
@@ -101,15 +102,6 @@ def unpack(data: bytes, directory: Path) -> None:
 def manifest(directory: Path) -> dict[str, Any]:
     """The manifest (``version``, ``preset``, ``notes``, ...). Raises `BadInput` if damaged."""
     return _manifest(_manifest_text(directory), f"checkpoint {directory}")
-
-
-def sync(path: Path) -> None:
-    """Wait until a file, or the file names of a directory, are on disk."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _parts(checkpoint: Checkpoint) -> _Parts:

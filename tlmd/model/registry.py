@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from tlmd.config import SHIPPED
+from tlmd.durable import sync
 from tlmd.errors import BadInput, Failed
 from tlmd.model import checkpoint as checkpoints
 from tlmd.model import registry_state
@@ -247,7 +248,7 @@ class Registry:
             result = check(new, self._rivals())
             if not result.reason:
                 draft.replace(folder)
-                checkpoints.sync(self._directory)
+                sync(self._directory)
             return result
         finally:
             shutil.rmtree(draft, ignore_errors=True)
@@ -273,7 +274,7 @@ class Registry:
                 # Rename first: a folder that is partly removed must not look like a version.
                 renamed.append(folder.replace(folder.with_name(f".{folder.name}.gone")))
         if renamed:
-            checkpoints.sync(self._directory)
+            sync(self._directory)
         for folder in renamed:
             shutil.rmtree(folder, ignore_errors=True)
 

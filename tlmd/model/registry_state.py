@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tlmd.durable import sync
 from tlmd.errors import BadInput
-from tlmd.model import checkpoint as checkpoints
 
 _log = logging.getLogger("tlmd.registry")
 _SCHEMA = 2  # 1 had neither `pinned` nor `best`
@@ -100,6 +100,6 @@ def write(directory: Path, state: RegistryState) -> None:
     }
     draft = directory / ".current.draft"
     draft.write_text(json.dumps(plain) + "\n")
-    checkpoints.sync(draft)
+    sync(draft)
     draft.replace(directory / NAME)
-    checkpoints.sync(directory)
+    sync(directory)

@@ -9,13 +9,13 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
 import re
 import sqlite3
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from tlmd.durable import sync
 from tlmd.errors import BadInput, Failed, in_one_line
 from tlmd.records.store import RecordStore
 
@@ -56,7 +56,7 @@ def save(state_dir: Path, path: Path) -> Saved:
         with contextlib.closing(sqlite3.connect(partial, isolation_level=None)) as db:
             db.execute(_TABLE)
             count = _save_files(db, state_dir)
-        _sync(partial)
+        sync(partial)
         partial.replace(path)
     return Saved(records, count)
 
@@ -132,7 +132,7 @@ def _restore_records(partial: Path, path: Path) -> int:
     finally:
         for suffix in ("-wal", "-shm", ".lock"):
             Path(f"{partial}{suffix}").unlink(missing_ok=True)
-    _sync(partial)
+    sync(partial)
     return records
 
 
@@ -156,7 +156,7 @@ def _restore_file(db: sqlite3.Connection, name: str, state_dir: Path) -> None:
     file = state_dir / name
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_bytes(db.execute(_FILE, (name,)).fetchone()[1])
-    _sync(file)
+    sync(file)
 
 
 @contextlib.contextmanager
@@ -187,11 +187,3 @@ def _damage_of(path: Path) -> Iterator[None]:
 
 def _sha256(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
