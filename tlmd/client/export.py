@@ -31,6 +31,8 @@ from tlmd.types import Record, TargetInfo, Task
 from tlmd.workloads import alternatives, lowering, whole_model
 from tlmd.workloads.preparation import LoweredModel, lower_sets
 
+_SLOWED = 1.15  # times the reference kernel's time of a quiet machine
+
 
 def export(state_dir: Path, job_id: str, out: Path | None, lowered: bool = False) -> TuneResult:
     """Compile and write the best programs of a job so far. Raises `BadInput` and `Failed`.
@@ -120,8 +122,8 @@ def deliver(
     if out is not None:
         reports.write(out, document, times[0].pytorch_ms, limits)
     own = [record.outcome for state in states for record in state.own if record.outcome.ok]
-    uncertain = sum(outcome.noisy for outcome in own) / max(1, len(own))
-    return TuneResult(document, out, times[0].pytorch_ms, False, limits, uncertain)
+    slowed = sum(outcome.drift > _SLOWED for outcome in own) / max(1, len(own))
+    return TuneResult(document, out, times[0].pytorch_ms, False, limits, slowed)
 
 
 def _shares(

@@ -24,7 +24,7 @@ from tlmd.state_dir import make_state_dir
 
 _ROWS = 30
 _PLAIN_COLUMNS = 120  # at least this width if the output is not a terminal
-_BUSY = 0.3  # share of uncertain times from which the user is told
+_BUSY = 0.3  # share of slowed times from which the user is told
 _COLUMNS = ("weight", "untuned µs", "tuned µs", "speed-up", "GFLOP/s", "of limit", "verified")
 _NARROW = ("untuned µs", "tuned µs", "speed-up", "of limit")
 
@@ -99,10 +99,10 @@ def _print(console: Console, result: Any) -> None:
         f"{document['wall_s']:.0f} s total; records applied to {whole['functions_with_record']} "
         f"of {whole['functions']} functions",
     ]
-    if result.uncertain > _BUSY:
+    if result.slowed > _BUSY:
         lines.append(
-            f"{result.uncertain:.0%} of the times are uncertain, because other programs used the "
-            "cores; --wait-quiet waits for quieter moments"
+            f"{result.slowed:.0%} of the times were taken while other programs slowed the cores; "
+            "--wait-quiet waits for quieter moments"
         )
     if result.out:
         lines.append(

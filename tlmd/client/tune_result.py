@@ -31,8 +31,8 @@ class TuneResult:
     """For each task, the limit of which its ``peak_fraction`` is a share: the nearer of ``compute``
     and ``memory`` (the roofline)."""
 
-    uncertain: float = 0.0
-    """Share of the job's times that are uncertain, because other programs used the cores."""
+    slowed: float = 0.0
+    """Share of the job's times that were taken while other programs slowed the cores."""
 
     def to_plain(self) -> dict[str, Any]:
         """The result for a message to another process."""
