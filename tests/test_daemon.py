@@ -141,6 +141,8 @@ def test_a_campaign_trains_until_it_converges(
     assert document["version"] <= daemon.status()["version"]  # the last one may come afterwards
     assert len(endtoend.candidates(daemon.state_dir)) >= before + 8
     assert [e["kind"] for e in trace(daemon)].count("trained") > trained
+    # Slots may still hold candidates of its last batches, and the trainer their records.
+    processes.wait_for(lambda: daemon.status()["state"] != "running", 120.0, "an idle daemon")
     found = daemon.status()
     assert found["state"] == "converged" and found["jobs"][-1]["reason"] == "converged"
     convergence = found["convergence"]

@@ -25,7 +25,9 @@ from tests.traps import (
 )
 from tlmd.config import MeasureConfig
 from tlmd.measure.cores import plan_cores
+from tlmd.measure.forked import ForkedChild, core_wait_s
 from tlmd.measure.measurer import Measurer
+from tlmd.measure.protocol import MeasureRequest
 from tlmd.types import Status
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs fork and /proc")
@@ -62,6 +64,28 @@ def test_building_has_its_own_time_limit(cache: Path) -> None:
         assert outcome.status is Status.TIMEOUT and "building" in outcome.detail
         pids = [one.server_pid]
     assert not any(alive(pid) for pid in pids if pid)
+
+
+def test_a_child_loses_no_time_while_others_have_its_core() -> None:
+    core = min(os.sched_getaffinity(0))
+    spin = f"import os; os.sched_setaffinity(0, [{core}])\nwhile True: pass"
+    codes = [spin, spin, "import time; time.sleep(1000)"]
+    programs = [subprocess.Popen([sys.executable, "-c", code]) for code in codes]
+    try:
+        wait_for(lambda: core_wait_s(programs[0].pid) > 0.2, 60, "wait for the core")
+        request = MeasureRequest(1, "task", ())
+        busy, sleeps = (ForkedChild(p.pid, -1, -1, request) for p in programs[1:])
+        sleeps.set_deadline(1.0)
+        busy.deadline = before = 1.0
+        wait_for(lambda: core_wait_s(busy.pid) > 0.2, 60, "wait for the core")
+        assert busy.extend_deadline() and busy.deadline >= before + 0.2
+        assert not sleeps.extend_deadline()
+    finally:
+        for program in programs:
+            program.kill()
+            program.wait()
+    assert core_wait_s(programs[0].pid) == 0
+    assert not ForkedChild(programs[0].pid, -1, -1, request).extend_deadline()
 
 
 def test_close_ends_hanging_children(tmp_path: Path) -> None:

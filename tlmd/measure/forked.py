@@ -7,11 +7,13 @@ import os
 import signal
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from tlmd.measure.protocol import MeasureRequest, MessageReader
 from tlmd.types import Outcome
 
 _TIMED = "running"  # the stage in which a child has the slot
+_LEAST_WAIT_S = 0.05  # a shorter wait for a core does not move a deadline
 
 
 @dataclass
@@ -24,12 +26,28 @@ class ForkedChild:
     log_fd: int
     """What it prints."""
     request: MeasureRequest
-    deadline: float | None
+    deadline: float | None = None
     """When the server kills it; None while it waits for the slot."""
     stage: str = "building"
     reader: MessageReader = field(default_factory=MessageReader)
     outcomes: tuple[Outcome, ...] = ()
     expired: bool = False
+    waited_s: float = 0.0
+    """How long it had waited for a core when its deadline was set."""
+
+    def set_deadline(self, limit_s: float | None) -> None:
+        """Kill it in `limit_s` seconds; None: never."""
+        self.deadline = None if limit_s is None else time.monotonic() + limit_s
+        self.waited_s = core_wait_s(self.pid)
+
+    def extend_deadline(self) -> bool:
+        """Give back what it waited for a core since the deadline was set; whether it got time."""
+        waited_s = core_wait_s(self.pid)
+        extra_s, self.waited_s = waited_s - self.waited_s, waited_s
+        if self.deadline is None or extra_s < _LEAST_WAIT_S:
+            return False
+        self.deadline += extra_s
+        return True
 
     @property
     def is_timed(self) -> bool:
@@ -49,3 +67,16 @@ class ForkedChild:
             time.sleep(0.005)
         self.kill()
         return os.waitpid(self.pid, 0)[1]
+
+
+def core_wait_s(pid: int) -> float:
+    """Seconds for which a process could run but had no core: its longest-waiting thread.
+
+    0 where the kernel does not count it (``/proc/PID/task/*/schedstat``), or it has ended.
+    """
+    longest = 0
+    with contextlib.suppress(OSError):
+        for thread in Path(f"/proc/{pid}/task").iterdir():
+            with contextlib.suppress(OSError, ValueError, IndexError):
+                longest = max(longest, int((thread / "schedstat").read_text().split()[1]))
+    return longest * 1e-9

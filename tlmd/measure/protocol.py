@@ -98,7 +98,7 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class StandsStill:
-    """Server to client, now and then: it is alive, but other programs come first."""
+    """Server to client, now and then: it is alive, but other programs have the cores."""
 
 
 _MESSAGES: tuple[type[Any], ...] = (

@@ -127,7 +127,12 @@ class MeasureServer:
             for child in others:
                 if child.deadline is not None:
                     child.deadline += stopped_s
-        if must_wait and time.monotonic() - self._told_at > _SIGN_OF_LIFE_S:
+        if must_wait:
+            self._send_sign_of_life()
+
+    def _send_sign_of_life(self) -> None:
+        """Tell the client from time to time that children go on, though they do not end."""
+        if time.monotonic() - self._told_at > _SIGN_OF_LIFE_S:
             self._told_at = time.monotonic()
             with contextlib.suppress(OSError):
                 send(self._sock, StandsStill())
@@ -177,8 +182,8 @@ class MeasureServer:
                 os._exit(status)
         os.close(write_fd)
         programs = max(1, len(request.inputs))
-        deadline = time.monotonic() + self._config.build_timeout * programs
-        self._children[read_fd] = ForkedChild(pid, read_fd, log_fd, request, deadline)
+        child = self._children[read_fd] = ForkedChild(pid, read_fd, log_fd, request)
+        child.set_deadline(self._config.build_timeout * programs)
 
     def _cached_inputs(self, program: Any) -> list[Any] | None:
         """Inputs that children inherit; None where they are too large to keep in memory."""
@@ -201,7 +206,7 @@ class MeasureServer:
             while (message := child.reader.next()) is not None:
                 if isinstance(message, Stage):
                     child.stage = message.name
-                    child.deadline = self._deadline(child)
+                    child.set_deadline(self._limit_s(child))
                 elif isinstance(message, MeasureReply):
                     took = time.perf_counter() - message.sent
                     child.outcomes = tuple(
@@ -212,16 +217,20 @@ class MeasureServer:
         if not alive:
             self._reap_child(child)
 
-    def _deadline(self, child: ForkedChild) -> float | None:
+    def _limit_s(self, child: ForkedChild) -> float | None:
         if child.stage == "waiting":  # for other children, each of which has a deadline
             return None
         config, is_baseline = self._config, child.request.is_baseline
-        return time.monotonic() + (config.baseline_timeout if is_baseline else config.run_timeout)
+        return config.baseline_timeout if is_baseline else config.run_timeout
 
     def _kill_expired(self) -> None:
         now = time.monotonic()
         for child in self._going():
-            if child.deadline is not None and child.deadline <= now:
+            if child.deadline is None or child.deadline > now:
+                continue
+            if child.extend_deadline():  # other programs had the cores meanwhile
+                self._send_sign_of_life()
+            else:
                 child.expired = True
                 child.deadline = None
                 child.kill()  # then its pipe ends, and `_read_child` notices
