@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +92,76 @@ class OpenDecision:
 
 
 @dataclass(frozen=True, slots=True)
+class FactorLimit:
+    """The product of some factors of tiles must be from `low` to `high`.
+
+    Example: ``FactorLimit(((0, 2), (1, 2)), 32, 1024)``: the threads of a block on a GPU.
+    """
+
+    factors: tuple[tuple[int, int], ...]
+    """``(index of the open decision, position of the factor)``."""
+    low: int
+    high: int
+
+    def allows(self, decisions: Sequence[Sequence[int]]) -> bool:
+        """Whether complete decisions keep to it."""
+        return self.low <= self._product(decisions) <= self.high
+
+    def asks_for_more(self, decisions: Sequence[Sequence[int]]) -> bool:
+        """Whether the product of complete decisions is too small."""
+        return self._product(decisions) < self.low
+
+    def growing(self) -> tuple[tuple[int, int], ...]:
+        """The factors that make the product larger."""
+        return self.factors
+
+    def _product(self, decisions: Sequence[Sequence[int]]) -> int:
+        return prod(decisions[index][position] for index, position in self.factors)
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryLimit:
+    """The parts of buffers that are copied together must fit into `high` bytes.
+
+    Example: ``MemoryLimit((CopiedBuffer(4, (...)), CopiedBuffer(4, (...))), 49152)``: the shared
+    memory of a block on a GPU.
+    """
+
+    buffers: tuple[CopiedBuffer, ...]
+    high: int
+
+    def allows(self, decisions: Sequence[Sequence[int]]) -> bool:
+        """Whether complete decisions keep to it."""
+        return sum(buffer.nbytes(decisions) for buffer in self.buffers) <= self.high
+
+    def growing(self) -> tuple[tuple[int, int], ...]:
+        """The factors that make the parts larger."""
+        terms = (term for buffer in self.buffers for dim in buffer.dims for term in dim)
+        return tuple(dict.fromkeys(factor for _, _, factors in terms for factor in factors))
+
+
+@dataclass(frozen=True, slots=True)
+class CopiedBuffer:
+    """The part of a buffer that is copied; its size depends on factors of tiles."""
+
+    element_bytes: int
+    dims: tuple[tuple[tuple[int, int, tuple[tuple[int, int], ...]], ...], ...]
+    """For each dimension its terms ``(stride, extent, factors)``: an iterator that takes as many
+    values as its extent times the product of the factors, as in `FactorLimit`."""
+
+    def nbytes(self, decisions: Sequence[Sequence[int]]) -> int:
+        """Its size for complete decisions."""
+        size = self.element_bytes
+        for dim in self.dims:
+            span = 1
+            for stride, extent, factors in dim:
+                values = extent * prod(decisions[index][position] for index, position in factors)
+                span += stride * (values - 1)
+            size *= span
+        return size
+
+
+@dataclass(frozen=True, slots=True)
 class Sketch:
     """One design space of a task.
 
@@ -100,3 +172,10 @@ class Sketch:
     open_decisions: tuple[OpenDecision, ...]
     steps: tuple[str, ...] = ()
     """Words of the language that distinguish the sketches of a task."""
+
+    limits: tuple[FactorLimit | MemoryLimit, ...] = ()
+    """What the hardware allows across decisions; each of them alone is legal or not."""
+
+    def allows(self, decisions: Sequence[Sequence[int]]) -> bool:
+        """Whether complete decisions keep to all limits."""
+        return all(limit.allows(decisions) for limit in self.limits)

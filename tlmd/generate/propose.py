@@ -8,8 +8,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from tlmd.config import GenerateConfig
+from tlmd.generate.limits import repaired
 from tlmd.generate.refine import moved
 from tlmd.language.prompt import prompt
+from tlmd.language.uniform import draw_uniform
 from tlmd.model.checkpoint import Checkpoint
 from tlmd.model.sampling import Sampler, SampleRequest
 from tlmd.selection import leading
@@ -71,14 +73,36 @@ class Proposer:
         )
         samples = {sample.candidate.id: sample for sample in self._sampler.sample(request)}
         preferred = sorted(samples.values(), key=lambda sample: -sample.score)
-        return [WrittenCandidate(s.candidate, Writer.TLM, self._version) for s in preferred]
+        written = []
+        for sample in preferred:
+            candidate = sample.candidate
+            if space.sketches[candidate.sketch].allows(candidate.decisions):
+                written.append(WrittenCandidate(candidate, Writer.TLM, self._version))
+            elif (legal := self._repaired(space, candidate)) is not None:
+                written.append(WrittenCandidate(legal, Writer.REFINEMENT, NOT_THE_TLM))
+        return written
 
     def _random(self, space: TaskSpace, count: int) -> list[Candidate]:
         drawn = []
         for _ in range(count):
             with contextlib.suppress(InvalidCandidate):
-                drawn.append(space.random(self._rng))
-        return drawn
+                drawn.append(self._draw(space))
+        return [candidate for candidate in drawn if candidate is not None]
+
+    def _draw(self, space: TaskSpace) -> Candidate | None:
+        if not any(sketch.limits for sketch in space.sketches):
+            return space.random(self._rng)
+        # TVM's sampler knows no limits; nearly all that it draws for a GPU is refused.
+        locations = space.quick_locations
+        drawn = draw_uniform(self._rng, space.task.id, space.sketches, locations)
+        return self._repaired(space, drawn)
+
+    def _repaired(self, space: TaskSpace, candidate: Candidate) -> Candidate | None:
+        sketch = space.sketches[candidate.sketch]
+        decisions = repaired(self._rng, sketch, candidate.decisions)
+        if decisions is None:
+            return None
+        return Candidate(candidate.task_id, candidate.sketch, decisions)
 
     def _neighbours(
         self, space: TaskSpace, incumbents: list[Candidate], count: int

@@ -24,7 +24,7 @@ def moved(
     found: Candidate | None = start
     for _ in range(rng.choice(_MOVES)):
         found = found and neighbour(rng, sketch, found, locations)
-    return found
+    return found if found is not None and sketch.allows(found.decisions) else None
 
 
 def neighbour(

@@ -7,13 +7,13 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import tvm
 
 from tlmd.measure import timing, verify
 from tlmd.measure.child_context import ChildContext, outcome_of, speed_change
 from tlmd.measure.energy import EnergyMeter
 from tlmd.measure.executable import Executable
 from tlmd.measure.protocol import NO_REFERENCE, MeasureRequest
+from tlmd.space import gpu_default
 from tlmd.space.schedule import build_module
 from tlmd.types import Outcome, Status
 
@@ -55,8 +55,8 @@ class CandidateRun:
             return build_module(self._program.module, self._candidate.trace, self._server.target)
         if self._server.setup.target.device == "cpu":
             return self._program.module
-        with self._server.target:  # a GPU runs only loops that are bound to threads
-            return tvm.s_tir.transform.DefaultGPUSchedule()(self._program.module)
+        # A GPU runs only loops that are bound to threads.
+        return gpu_default.scheduled(self._program.module, self._server.target)
 
     def _first_run(self, executable: Executable) -> FirstRun:
         switches = _forced_switches()

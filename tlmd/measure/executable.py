@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import time
 from typing import Any
 
@@ -30,6 +31,8 @@ class Executable:
         self._device = device
         self._on_cpu = device.dlpack_device_type() == tvm.cpu().dlpack_device_type()
         self._constants = program.task.constants if cold and self._on_cpu else ()
+        flushes = cold and not self._on_cpu
+        self._flushed_bytes = 2 * program.task.target.l2_bytes if flushes else 0
         self._tensors: list[Any] = []
 
     def allocate(self, inputs: list[Any] | None, positive: bool = False) -> None:
@@ -70,8 +73,17 @@ class Executable:
             return self._run_cold(min(number, _COLD_RUNS))
         if self._on_cpu and number * _CLOCKED_S <= REPEAT_S:
             return sum(self.once() for _ in range(number)) / number
+        if self._flushed_bytes:
+            return self._run_flushed(min(number, _COLD_RUNS))
         timer = self._runtime.time_evaluator("main", self._device, number=number, repeat=1)
         return float(timer(*self._tensors).results[0])
+
+    def _run_flushed(self, number: int) -> float:
+        """Each run is timed by the card's own events, after its cache was overwritten."""
+        timer = self._runtime.time_evaluator(
+            "main", self._device, number=1, repeat=number, cache_flush_bytes=self._flushed_bytes
+        )
+        return float(statistics.fmean(timer(*self._tensors).results))
 
     def _run_cold(self, number: int) -> float:
         seconds = 0.0

@@ -17,14 +17,16 @@ import tvm
 _PACKAGE = "tvm.s_tir.tensor_intrin"
 _SUBMODULES = {
     "x86_64": ("x86",),
-    "cuda": ("cuda",),
     "aarch64": ("arm_cpu",),
     "riscv64": ("riscv_cpu",),
 }
 
 
 def register(arch: str) -> None:
-    """Register the intrinsics of `arch` (x86_64, aarch64, riscv64, cuda) with TVM. Idempotent."""
+    """Register the intrinsics of `arch` (x86_64, aarch64, riscv64) with TVM. Idempotent.
+
+    Others, such as cuda, use none.
+    """
     if _PACKAGE not in sys.modules:
         package = types.ModuleType(_PACKAGE)
         package.__path__ = [str(Path(tvm.__file__).parent / "s_tir" / "tensor_intrin")]

@@ -34,10 +34,22 @@ def context(target: Any, module: Any = None, seed: int = 1) -> Any:
 
     Postprocessors and features need only the target, so `module` may be None for them.
     """
-    triple = str(dict(target.attrs).get("mtriple", ""))
-    intrinsics.register("cuda" if target.kind.name == "cuda" else architecture(triple))
     module = module if module is not None else _trivial_module()
-    return _context(module, target, "post-order-apply", seed)
+    return _context(module, target, _generator(target), seed)
+
+
+def _generator(target: Any) -> Any:
+    """The space generator of `target`'s kind."""
+    if target.kind.name != "cuda":
+        triple = str(dict(target.attrs).get("mtriple", ""))
+        intrinsics.register(architecture(triple))
+        return "post-order-apply"
+    # TVM would choose the rules for tensor cores, which need half precision, and parse all of its
+    # intrinsics for them (20 s).
+    intrinsics.register("cuda")
+    return ms.space_generator.PostOrderApply(
+        sch_rules="cuda", postprocs="cuda", mutator_probs="cuda"
+    )
 
 
 def design_space(target: Any, module: Any, seed: int) -> list[Any]:

@@ -7,7 +7,8 @@ from typing import Any
 
 from tvm.tirx import FloatImm, IntImm
 
-from tlmd.computation import DecisionKind, OpenDecision, Sketch
+from tlmd.computation import Computation, DecisionKind, OpenDecision, Sketch
+from tlmd.space.thread_limits import thread_limits
 from tlmd.types import TargetInfo
 
 # A trace as plain Python data: [instructions, [[index, decision], ...]].
@@ -32,10 +33,16 @@ def _plain(value: Any) -> Any:
     return float(value.value) if isinstance(value, FloatImm) else value
 
 
-def read_sketch(index: int, trace: PlainTrace, blocks: list[str], target: TargetInfo) -> Sketch:
+def read_sketch(
+    index: int,
+    trace: PlainTrace,
+    blocks: list[str],
+    computation: Computation,
+    target: TargetInfo,
+) -> Sketch:
     """The sketch of a trace, with open decisions in the order of the instructions.
 
-    `blocks` are the names of the task's blocks in the order of its `Computation`. Decisions for
+    `blocks` are the names of the task's blocks in the order of `computation`. Decisions for
     loops of unknown extent, and those with only one possible value, are listed too, so that a
     candidate has exactly one decision for each instruction that decides.
     """
@@ -43,7 +50,9 @@ def read_sketch(index: int, trace: PlainTrace, blocks: list[str], target: Target
     decisions = dict(trace[1])
     for position, (kind, inputs, attrs, outputs) in enumerate(trace[0]):
         reader.read(position, kind, inputs, attrs, outputs, decisions.get(position))
-    return Sketch(index, tuple(reader.open_decisions), tuple(reader.steps))
+    found = tuple(reader.open_decisions)
+    limits = thread_limits(trace[0], found, computation, target)
+    return Sketch(index, found, tuple(reader.steps), limits)
 
 
 class _Reader:

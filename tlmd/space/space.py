@@ -56,7 +56,8 @@ class TaskSpace:
         self._insts = [list(t.insts) for t in self._traces]
         self._plain: list[PlainTrace] = [plain_trace(t) for t in self._traces]
         self.sketches: tuple[Sketch, ...] = tuple(
-            read_sketch(i, plain, names, task.target) for i, plain in enumerate(self._plain)
+            read_sketch(i, plain, names, self.computation, task.target)
+            for i, plain in enumerate(self._plain)
         )
         nests = tuple(map(self._nest, self.sketches))
         self._locations = Locations(self.sketches, nests, self._probe, self._draw)

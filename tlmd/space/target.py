@@ -21,16 +21,19 @@ _CACHE_DIR = Path("/sys/devices/system/cpu/cpu0/cache")
 
 
 def resolve(spec: str, cores: int = 1) -> TargetInfo:
-    """Convert `--target` to a `TargetInfo`: `native`, a TVM target as JSON, or a TVM tag.
+    """Convert `--target` to a `TargetInfo`: `native`, `cuda`, a TVM target as JSON, or a TVM tag.
 
-    `cores` is the number of cores that a program may use (the size of a slot). Raises `BadInput`
-    for a target that TVM does not know.
+    `cores` is the number of cores that a program may use (the size of a slot). `cuda` is the first
+    CUDA card that this process sees. Raises `BadInput` for a target that TVM does not know, and for
+    `cuda` where there is no card.
     """
     if spec == "native":
         return _native(cores)
+    if spec == "cuda":
+        return _card()
     try:
         config: Any = json.loads(spec) if spec.lstrip().startswith("{") else spec
-        if isinstance(config, dict):
+        if isinstance(config, dict) and config.get("kind") == "llvm":
             config.setdefault("num-cores", cores)
         target = tvm.target.Target(config)
     except Exception as error:  # TVM raises several kinds for an unknown target
@@ -84,12 +87,34 @@ def _check_cpu(config: dict[str, Any]) -> None:
         raise BadInput(f"unknown CPU {cpu!r} in the target; use 'native' or a CPU name of LLVM")
 
 
+def _card() -> TargetInfo:
+    """The first CUDA card, with what its driver says; its name keeps unlike cards apart."""
+    card = tvm.cuda(0)
+    if not card.exist:
+        raise BadInput(
+            "there is no CUDA card that TVM can use here; "
+            "check nvidia-smi and CUDA_VISIBLE_DEVICES, or use 'native'"
+        )
+    config = {
+        "kind": "cuda",
+        "arch": f"sm_{card.compute_version.replace('.', '')}",
+        "model": card.device_name,
+        "max_shared_memory_per_block": card.max_shared_memory_per_block,
+        "max_threads_per_block": card.max_threads_per_block,
+        "thread_warp_size": card.warp_size,
+        "l2_cache_size_bytes": card.l2_cache_size_bytes or 0,
+    }
+    return _describe(tvm.target.Target(config))
+
+
 def _describe_cuda(target: Any, config: dict[str, Any]) -> TargetInfo:
     isa = str(config.get("arch", "sm_70"))
     spec = json.dumps(config, sort_keys=True, separators=(",", ":"))
     shared = int(config.get("max_shared_memory_per_block", 49152))
-    cores = int(config.get("multi_processor_count", 1))
-    return TargetInfo(spec, "cuda", "cuda", isa, 1024, cores, shared, 0, 0, content_hash(spec)[:16])
+    l2 = int(config.get("l2_cache_size_bytes", 0))
+    warp_bits = 32 * int(config.get("thread_warp_size", 32))
+    fingerprint = content_hash(spec)[:16]
+    return TargetInfo(spec, "cuda", "cuda", isa, warp_bits, 1, shared, l2, 0, fingerprint)
 
 
 def _target_config(target: Any) -> dict[str, Any]:

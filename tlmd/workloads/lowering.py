@@ -18,6 +18,7 @@ from tvm.ir.transform import PassContext, Sequential
 from tvm.relax import transform
 from tvm.s_tir.analysis import estimate_tir_flops
 
+from tlmd.space import gpu_default
 from tlmd.types import TargetInfo, Task
 from tlmd.workloads import reshapes, rewrites
 from tlmd.workloads.attention import FuseAttention
@@ -247,11 +248,7 @@ def _build_pipeline(target: Any) -> Any:
     default = importlib.import_module(f"tvm.relax.backend.{backend}.pipeline")
     schedules = []
     if not on_cpu:
-        from tvm.s_tir import dlight
-
-        rules = ("Matmul", "GEMV", "Reduction", "GeneralReduction", "Fallback")
-        instances = [getattr(dlight.gpu, rule)() for rule in rules]
-        schedules.append(dlight.ApplyDefaultSchedule(*instances))
+        schedules.append(gpu_default.default_schedules())
     return Sequential(
         [
             *default.library_dispatch_passes(target),

@@ -1,0 +1,49 @@
+"""Changes decisions until they keep to the limits of their sketch (threads and memory of a GPU)."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+from tlmd.computation import FactorLimit, MemoryLimit, Sketch
+from tlmd.language import grammar
+from tlmd.types import Decision
+
+_STEPS = 100  # most need fewer than 20
+
+
+def repaired(
+    rng: random.Random, sketch: Sketch, decisions: Sequence[Decision]
+) -> tuple[Decision, ...] | None:
+    """`decisions` after small moves that make them legal together; None where they do not.
+
+    A product that is too large gives a prime factor to the outermost part of a tile, one that is
+    too small takes one from another part.
+    """
+    tiles = [list(decision) for decision in decisions]
+    for _ in range(_STEPS):
+        broken = next((limit for limit in sketch.limits if not limit.allows(tiles)), None)
+        if broken is None:
+            return tuple(map(tuple, tiles))
+        move = _move(rng, broken, tiles)
+        if move is None:
+            return None
+        tile, giver, taker = move
+        prime = grammar.divisors(tile[giver])[1]
+        tile[giver] //= prime
+        tile[taker] *= prime
+    return None
+
+
+def _move(
+    rng: random.Random, broken: FactorLimit | MemoryLimit, tiles: list[list[int]]
+) -> tuple[list[int], int, int] | None:
+    """A tile, and between which of its parts a factor moves."""
+    moves: list[tuple[list[int], int, int]] = []
+    if isinstance(broken, FactorLimit) and broken.asks_for_more(tiles):
+        for index, taker in broken.factors:
+            tile = tiles[index]
+            moves += [(tile, i, taker) for i, n in enumerate(tile) if n > 1 and i != taker]
+    else:
+        moves = [(tiles[i], at, 0) for i, at in broken.growing() if tiles[i][at] > 1 and at]
+    return rng.choice(moves) if moves else None

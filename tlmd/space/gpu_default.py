@@ -1,0 +1,20 @@
+"""The program that a GPU runs where nothing was searched: TVM's dlight binds loops to threads."""
+
+from __future__ import annotations
+
+from typing import Any
+
+_RULES = ("Matmul", "GEMV", "Reduction", "GeneralReduction", "Fallback")
+
+
+def default_schedules() -> Any:
+    """The pass that gives every unscheduled function of a module a schedule for its target."""
+    from tvm.s_tir import dlight
+
+    return dlight.ApplyDefaultSchedule(*(getattr(dlight.gpu, rule)() for rule in _RULES))
+
+
+def scheduled(module: Any, target: Any) -> Any:
+    """`module` with its unscheduled functions scheduled for the GPU `target`."""
+    with target:
+        return default_schedules()(module)
