@@ -37,6 +37,18 @@ def _add_records(commands: Any, common: Common) -> None:
     check = actions.add_parser("check", help="read every record and say whether any is damaged")
     common(check)
     check.set_defaults(run=_check_records)
+    compact = actions.add_parser(
+        "compact", help="remove slow and old records, and give their space back to the disk"
+    )
+    compact.add_argument(
+        "--keep",
+        type=arguments.positive,
+        default=1000,
+        metavar="COUNT",
+        help="of each task, its fastest and its newest so many (default 1000)",
+    )
+    common(compact)
+    compact.set_defaults(run=_compact_records)
     listing = actions.add_parser("list", help="show the newest records and their ids")
     listing.add_argument("--failed", action="store_true", help="only candidates that failed")
     listing.add_argument("--task", default="", metavar="NAME", help="only of this task")
@@ -92,6 +104,29 @@ def _check_records(options: argparse.Namespace) -> int:
         print(json.dumps({"tasks": counts.tasks, "records": counts.records, "damaged": 0}))
     else:
         print(f"{counts.records} records of {counts.tasks} tasks, none damaged")
+    return 0
+
+
+def _compact_records(options: argparse.Namespace) -> int:
+    from tlmd.records.compaction import tasks_of_unfinished_jobs
+    from tlmd.records.store import RecordStore
+    from tlmd.state_dir import default_state_dir
+
+    state = Path(options.state_dir or default_state_dir())
+    path = state / "records.sqlite"
+    if not path.exists():
+        raise BadInput(f"{state} holds no records; `tlmd tune` measures some")
+    before = path.stat().st_size
+    with RecordStore(path) as store:
+        removed = store.compact(options.keep, tasks_of_unfinished_jobs(store, state))
+        store.shrink()
+        left = store.counts().records
+    after = path.stat().st_size
+    if options.json:
+        print(json.dumps({"removed": removed, "records": left, "bytes": after}))
+    else:
+        sizes = f"{before / 1e6:.1f} MB before, {after / 1e6:.1f} MB now"
+        print(f"removed {removed} records, {left} are left; {sizes}")
     return 0
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from tlmd import wire
+from tlmd.records.compaction import RecordCompaction
 from tlmd.records.dataset import read_dataset, write_dataset
-from tlmd.records.job_table import JobTable
 from tlmd.records.schema import ADD_RECORD, ADD_TASK_KEY, record_row
 from tlmd.selection import fastest
 from tlmd.types import Baseline, Record, Task
@@ -51,7 +51,7 @@ class Counts:
     failed: int
 
 
-class RecordStore(JobTable):
+class RecordStore(RecordCompaction):
     """The store of one state directory. Thread-safe.
 
     A method that writes returns when its transaction is on disk. `Database` documents the errors of
