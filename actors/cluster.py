@@ -9,15 +9,18 @@ import os
 import queue
 import signal
 import time
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import ray
+from prometheus_client.metrics_core import Metric
 from ray.exceptions import RayActorError, RayError, RayTaskError
 
 from actors import placement, session
 from actors.calls import METHODS, ask_registry, pack_order, reason_of, unpack_answer
+from actors.member import Member
 from actors.placement import ActorSpec
+from actors.ray_metrics import RayMetrics
 from actors.start_failures import StartFailures
 from tlmd import wire
 from tlmd.errors import Failed
@@ -50,21 +53,6 @@ _TRAINER_AFTER = 32  # measured candidates; a job of less ends before the traine
 _TRAINER_AFTER_STRICT = 1  # batches wait for the trainer
 
 
-@dataclass
-class _Member:
-    """An actor of the pool."""
-
-    spec: ActorSpec
-    life: int
-    """A number that no other actor has, also not one of the same name."""
-    handle: Any
-    since: float
-    joined: bool = False
-    pid: int = 0
-    """0: it has not joined."""
-    in_flight: list[Order] = field(default_factory=list)
-
-
 class Cluster:
     """The worker pool of the pipeline. For one thread; answers of actors arrive in others.
 
@@ -75,7 +63,7 @@ class Cluster:
 
     def __init__(self, settings: session.Settings) -> None:
         self._settings = settings
-        self._members: dict[str, _Member] = {}
+        self._members: dict[str, Member] = {}
         self._inbox: queue.Queue[tuple[str, int, Order | None, Any]] = queue.Queue()
         self._lives = 0
         self._failures = StartFailures()
@@ -85,11 +73,20 @@ class Cluster:
         self._measured = 0  # candidates
         strict = settings.config.pipeline.strict
         self._trainer_after = _TRAINER_AFTER_STRICT if strict else _TRAINER_AFTER
+        self._metrics: RayMetrics | None = None
+        self.offered: frozenset[str] = frozenset()
+        """Resources of the slots that nodes offer, have offered since the start, or will offer."""
 
     def start(self) -> None:
         """Start or join Ray (some seconds), and every actor in the background."""
         session.start(self._settings)
+        self.offered = placement.described()
         self._look()
+
+    def export(self, families: Callable[[], Iterable[Metric]]) -> None:
+        """Have a cluster export the figures that `families` returns, until `close`."""
+        if not self._settings.is_local:
+            self._metrics = RayMetrics(families)
 
     # the worker pool
 
@@ -151,6 +148,8 @@ class Cluster:
         """End every actor and, if it was started here, Ray."""
         if not ray.is_initialized():
             return
+        if self._metrics is not None:
+            self._metrics.close()
         for member in self._members.values():
             if not member.joined:  # it would answer only after its start, which takes seconds
                 ray.kill(member.handle)
@@ -183,7 +182,7 @@ class Cluster:
         found = next(m for m in self._members.values() if m.spec.kind is WorkerKind.REGISTRY)
         return found.handle
 
-    def _listen(self, member: _Member, order: Order | None, ref: Any) -> None:
+    def _listen(self, member: Member, order: Order | None, ref: Any) -> None:
         name, life = member.spec.name, member.life
 
         def report(future: Any) -> None:
@@ -211,12 +210,13 @@ class Cluster:
             self._measured += len(order.inputs)
         return [OrderDone(name, order, unpack_answer(order, answer))]
 
-    def _on_described(self, member: _Member, answer: Any) -> list[Event]:
+    def _on_described(self, member: Member, answer: Any) -> list[Event]:
         """An actor has described itself, or its `hold` has returned because it closes."""
         if isinstance(answer, BaseException) or answer is None:
             return self._replace(member, answer) if isinstance(answer, BaseException) else []
         member.joined = True
-        if self._ready_at == math.inf and self._joined() >= _ESSENTIAL:
+        joined = {m.spec.kind for m in self._members.values() if m.joined}
+        if self._ready_at == math.inf and joined >= _ESSENTIAL:
             self._ready_at = time.monotonic()
             session.keep_to_build_cores(self._settings)
         self._failures.forget(member.spec.name)
@@ -240,7 +240,7 @@ class Cluster:
 
     # which actors live
 
-    def _replace(self, member: _Member, error: BaseException | None) -> list[Event]:
+    def _replace(self, member: Member, error: BaseException | None) -> list[Event]:
         """Report the orders of a dead actor as lost, and start its successor at once."""
         name = member.spec.name
         _log.warning("%s is gone: %s", name, reason_of(error))
@@ -261,8 +261,11 @@ class Cluster:
         if time.monotonic() < self._looked + _LOOK_S:
             return
         self._looked = time.monotonic()
-        session.check(self._settings)
-        for spec in placement.actor_specs(self._settings):
+        if not session.check(self._settings):
+            return  # whatever is asked of it waits
+        specs = placement.actor_specs(self._settings)
+        self.offered |= {spec.resource for spec in specs if spec.resource}
+        for spec in specs:
             if spec.name not in self._members and not self._too_early(spec):
                 self._start(spec)
 
@@ -281,16 +284,16 @@ class Cluster:
             return self._measured < self._trainer_after and not late
         return False
 
-    def _joined(self) -> set[WorkerKind]:
-        return {m.spec.kind for m in self._members.values() if m.joined}
-
     def _start(self, spec: ActorSpec) -> None:
         registry = (
             None if spec.kind in (WorkerKind.REGISTRY, WorkerKind.MEASURER) else self._registry()
         )
-        handle = placement.create(spec, self._settings, registry)
+        try:
+            handle = placement.create(spec, self._settings, registry)
+        except ValueError:  # its predecessor has not ended yet; the next look tries again
+            return
         self._lives += 1
-        member = _Member(spec, self._lives, handle, time.monotonic())
+        member = Member(spec, self._lives, handle, time.monotonic())
         self._members[spec.name] = member
         self._listen(member, None, handle.describe.remote())
         self._listen(member, None, handle.hold.remote())

@@ -19,7 +19,7 @@ class MeasurerActor:
     """`Measurer` behind orders. No candidate ever runs in this process.
 
     Slot `index` of `count` of its node. `cache_dir` keeps the reference outputs of the node. The
-    actor uses `cores`; where they are empty, all cores of this process.
+    actor uses `cores`; where they are empty, all cores of this process. It measures for `target`.
     """
 
     def __init__(
@@ -29,14 +29,17 @@ class MeasurerActor:
         count: int,
         cache_dir: str,
         cores: frozenset[int] = frozenset(),
+        target: str = "native",
     ) -> None:
         tvm_alone.import_tvm()
+        from tlmd.space import host_cpu
         from tlmd.space import target as targets
         from tlmd.space.cache import SpaceCache
 
         measure = MeasureConfig.model_validate(config)
         layout = plan_slots(count, set(cores) or None, measure.run_cores or None)[index]
-        self._target = targets.resolve("native", len(layout.run))
+        self._target = targets.resolve(target, len(layout.run))
+        host_cpu.check(self._target)
         self._run_cores = layout.run
         self._spaces = SpaceCache()
         self._lock = threading.Lock()  # of the spaces: orders run in several threads

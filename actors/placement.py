@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import ray
+import yaml  # type: ignore[import-untyped]
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from actors.host import actor_class
-from actors.session import Settings
+from actors.session import DAEMON, Settings
 from tlmd.errors import ClusterLost
 from tlmd.measure.cores import plan_slots
 from tlmd.pipeline.orders import WorkerKind
 
 MEASURE = "measure"  # nodes offer slots as the resource "measure" or "measure:NAME"
+_DESCRIPTION = Path("~/ray_bootstrap_config.yaml")  # where `ray up` puts it on the head
 _SPARE_CORES = 4  # cores that no slot owns, per generator
 
 
@@ -62,6 +65,16 @@ def actor_specs(settings: Settings) -> list[ActorSpec]:
     return found
 
 
+def described(path: Path = _DESCRIPTION) -> frozenset[str]:
+    """The resources of slots that a cluster of `ray up` is to have; none for any other cluster."""
+    try:
+        types = yaml.safe_load(path.expanduser().read_text())["available_node_types"]
+        resources = [t.get("resources", {}) for t in types.values() if t.get("max_workers")]
+    except (OSError, ValueError, yaml.YAMLError, KeyError, AttributeError, TypeError):
+        return frozenset()
+    return frozenset(r for of in resources for r in of if str(r).partition(":")[0] == MEASURE)
+
+
 def _slots(node: str, resources: dict[str, float], local: bool) -> list[ActorSpec]:
     slots = []
     for resource, amount in sorted(resources.items()):
@@ -94,10 +107,12 @@ def _generators(settings: Settings) -> int:
 
 
 def create(spec: ActorSpec, settings: Settings, registry: Any) -> Any:
-    """Start an actor; its handle."""
+    """Start an actor; its handle. Raises `ValueError` while its name is taken."""
     options: dict[str, Any] = {}
     if spec.node:
         options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(spec.node, soft=False)
+    if spec.kind is WorkerKind.REGISTRY and not settings.is_local:
+        options["name"] = DAEMON
     if spec.resource:
         options["resources"] = {spec.resource: 1}
     if spec.gpus:
@@ -118,7 +133,8 @@ def _class_and_arguments(
         cache = settings.slot_folder(spec.local)
         own = settings.cores if settings.is_local else frozenset()
         measure = config.measure.model_dump()
-        return settings.slot_class, (measure, spec.index, spec.count, cache, own)
+        target = config.measure.targets.get(spec.resource.partition(":")[2], "native")
+        return settings.slot_class, (measure, spec.index, spec.count, cache, own, target)
     if spec.kind is WorkerKind.REGISTRY:
         directory = str(settings.state_dir / "checkpoints")
         return "actors.registry:RegistryActor", (

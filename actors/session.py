@@ -10,8 +10,10 @@ import logging
 import os
 import secrets
 import shutil
+import socket
 import sys
 import tempfile
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,12 +22,21 @@ import psutil
 from platformdirs import user_cache_path
 
 from tlmd.config import SHIPPED, Config
-from tlmd.errors import ClusterLost, Failed
+from tlmd.errors import BadInput, ClusterLost, Failed, TlmdError
 from tlmd.measure.cores import plan_slots
+from tlmd.supervisor import SUPERVISOR
 
 _log = logging.getLogger("tlmd.cluster")
 
 _SYSTEM = {"gcs_server", "raylet"}
+DAEMON = "tlmd"
+"""Name of an actor that the daemon of a cluster has: there is one daemon per cluster."""
+_NAMESPACE = "tlmd"
+_OTHER_S = 10.0  # for the actors of a daemon that has died
+_LOST_S = 15.0  # without an answer of the head; Ray itself would end this process after 60
+_CONNECT_S = 2.0
+_CURRENT = Path("/tmp/ray/ray_current_cluster")  # Ray's note of the address
+_AGAIN_S = 5.0  # between two attempts to join a cluster
 _END_S = 1.0  # its actors have closed: nothing of the others is worth waiting for
 REAL_SLOT = "actors.measurer:MeasurerActor"
 REAL_GENERATOR = "actors.generator:GeneratorActor"
@@ -51,6 +62,12 @@ class Settings:
     """Ray's own folder."""
     system: tuple[psutil.Process, ...] = ()
     """The processes of a private instance without which it does not work."""
+    head: tuple[str, int] | None = None
+    """Where the head of the cluster answers that was joined."""
+    stopping: bool = False
+    """The daemon is to end: it does not wait for a cluster."""
+    answered: float = 0.0
+    """When it did so last, in monotonic seconds."""
     cores: frozenset[int] = frozenset()
     """Cores that all processes may use; empty: those of this process."""
 
@@ -75,7 +92,7 @@ class Settings:
 
 
 def start(settings: Settings) -> None:
-    """Start or join Ray in this process. Raises `Failed`."""
+    """Start or join Ray in this process. Raises `Failed` and `BadInput`."""
     import ray
 
     logging.getLogger("ray").setLevel(logging.ERROR)
@@ -83,7 +100,9 @@ def start(settings: Settings) -> None:
         if settings.is_local:
             _start_private(settings, ray)
         else:
-            ray.init(address=settings.address, namespace="tlmd", log_to_driver=False)
+            _join(settings, ray)
+    except TlmdError:
+        raise
     except Exception as error:  # ConnectionError, RuntimeError, OSError, ValueError: all mean this
         lines = str(error).strip().splitlines() or [type(error).__name__]
         raise Failed(f"Ray cannot be started: {lines[-1][:200]}") from error
@@ -140,7 +159,7 @@ def _start_private(settings: Settings, ray: Any) -> None:
     large = _free_shared_memory() > 2 * _LARGE_STORE_BYTES
     ray.init(
         address="local",
-        namespace="tlmd",
+        namespace=_NAMESPACE,
         num_cpus=max(1, len(settings.cores)),
         resources={"measure": settings.slot_count or settings.config.measure.slots},
         include_dashboard=False,
@@ -153,11 +172,79 @@ def _start_private(settings: Settings, ray: Any) -> None:
     settings.system = tuple(p for p in started if p.name() in _SYSTEM)
 
 
-def check(settings: Settings) -> None:
-    """Raise `ClusterLost` where a private instance has died. Ray says so much later or never."""
+def _join(settings: Settings, ray: Any) -> None:
+    """Join a cluster. A daemon with a supervisor waits for it: its head may be restarting."""
+    while not _answers(_head_at(settings.address)):
+        if SUPERVISOR not in os.environ:
+            raise Failed(f"no Ray answers at {settings.address}; `ray start --head` starts one")
+        if settings.stopping:
+            raise Failed(f"stopped before Ray answered at {settings.address}")
+        _log.warning("no Ray answers at %s; trying again", settings.address)
+        time.sleep(_AGAIN_S)
+    ray.init(address=settings.address, namespace=_NAMESPACE, log_to_driver=False)
+    _check_alone(ray)
+    settings.head = _host_and_port(ray.get_runtime_context().gcs_address)
+    settings.answered = time.monotonic()
+
+
+def _head_at(address: str) -> tuple[str, int] | None:
+    """Where the head should answer; None: Ray itself has to find out, or refuses the address."""
+    if address == "auto":
+        address = os.environ.get("RAY_ADDRESS", "")
+        if not address:
+            with contextlib.suppress(OSError):
+                address = _CURRENT.read_text().strip()
+    try:
+        return _host_and_port(address)
+    except ValueError:
+        return None
+
+
+def _host_and_port(address: str) -> tuple[str, int]:
+    host, _, port = address.rpartition(":")
+    return host.strip("[]"), int(port)
+
+
+def _answers(head: tuple[str, int] | None) -> bool:
+    """Whether somebody listens. `ray.init` would take minutes to see that nobody does."""
+    try:
+        if head is not None:
+            socket.create_connection(head, _CONNECT_S).close()
+    except OSError:
+        return False
+    return True
+
+
+def _check_alone(ray: Any) -> None:
+    """Raise `BadInput` where another daemon has the slots of the cluster."""
+    deadline = time.monotonic() + _OTHER_S
+    while time.monotonic() < deadline:
+        try:
+            ray.get_actor(DAEMON, namespace=_NAMESPACE)
+        except ValueError:  # there is none
+            return
+        time.sleep(_AGAIN_S / 10)
+    raise BadInput(
+        "another daemon has the slots of this Ray cluster; give it your jobs, or stop it first "
+        "(`ray job list`, `ray job stop ID`)"
+    )
+
+
+def check(settings: Settings) -> bool:
+    """Whether Ray answers. Raises `ClusterLost` where it has died, which it says later or never.
+
+    The head of a cluster may be away for some seconds.
+    """
     for process in settings.system:
         if not process.is_running() or process.status() == psutil.STATUS_ZOMBIE:
             raise ClusterLost("Ray's own processes have died; `tlmd start` goes on")
+    if _answers(settings.head):
+        settings.answered = time.monotonic()
+    elif time.monotonic() > settings.answered + _LOST_S:
+        raise ClusterLost("the head of the Ray cluster has ended")
+    else:
+        return False
+    return True
 
 
 def _free_shared_memory() -> int:

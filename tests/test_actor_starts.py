@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from actors import session
+from actors.member import Member
 from actors.placement import ActorSpec
 from actors.session import Settings
 from actors.start_failures import StartFailures
@@ -51,12 +52,12 @@ def test_without_a_slot_there_is_nothing_to_do() -> None:
 def test_the_pool_reports_a_trainer_that_cannot_be_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from actors.cluster import Cluster, _Member
+    from actors.cluster import Cluster
 
     pool = Cluster(Settings(Config(), tmp_path))
     monkeypatch.setattr(pool, "_look", lambda: None)
     for life in range(5):
-        member = pool._members["trainer"] = _Member(TRAINER, life, None, 0.0)
+        member = pool._members["trainer"] = Member(TRAINER, life, None, 0.0)
         (event,) = pool._take("trainer", life, None, RuntimeError("no CUDA"))
         assert isinstance(event, StartFailed) and event.error == "no CUDA"
         assert pool._too_early(member.spec)
@@ -94,7 +95,7 @@ def test_a_slot_is_looked_up_in_the_thread_that_changes_the_slots(
     monkeypatch.setattr(service, "_update_snapshot", lambda: None)
     found: list[Any] = []
     spec = replace(make_spec({"model": "m"}), target="slot:big")
-    request_of = service._jobs._request_of
+    request_of = service._jobs._requests.of
     thread = threading.Thread(target=lambda: found.append(request_of(spec).slot))
     thread.start()
     while thread.is_alive():

@@ -14,15 +14,14 @@ from tests.simulated import SimulatedWorkerPool, options, task
 from tlmd import wire
 from tlmd.config import CheckConfig
 from tlmd.daemon.event_log import EventLog
+from tlmd.daemon.extraction_requests import ExtractionRequests
 from tlmd.daemon.job_archive import JobArchive
 from tlmd.daemon.job_manager import JobManager
 from tlmd.daemon.jobs import make_spec
 from tlmd.daemon.log_files import bound_logs
-from tlmd.daemon.task_extraction import ExtractionRequest
 from tlmd.errors import BadInput
 from tlmd.pipeline.jobs import TuningJob
 from tlmd.records import job_specs
-from tlmd.records.job_specs import JobSpec
 from tlmd.records.store import RecordStore
 from tlmd.records.task_file import save_tasks
 from tlmd.types import JobState
@@ -38,11 +37,9 @@ class Jobs:
         self.archive = JobArchive(state_dir, self.store, keep)
         self.log = EventLog(state_dir / "trace.jsonl")
         call: Any = lambda function: function()  # noqa: E731
-        self.manager = JobManager(self.archive, self.log, call, self.request, CheckConfig())
+        requests = ExtractionRequests(state_dir, 1, None, lambda: False)
+        self.manager = JobManager(self.archive, self.log, call, requests, CheckConfig())
         self.manager.attach(self.run.pipeline)
-
-    def request(self, spec: JobSpec) -> ExtractionRequest:
-        return ExtractionRequest(spec.model_spec, spec.target, corpus=spec.corpus, cores=1)
 
     def submit(self, trials: int) -> str:
         """A job whose model is lowered already."""

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
+import yaml  # type: ignore[import-untyped]
 
+from tests.test_metrics import BUSY
 from tlmd import cli
+from tlmd.daemon import metrics
 
 DEPLOY = Path(cli.__file__).parent / "deploy"
 ROOT = DEPLOY.parent.parent
@@ -40,6 +44,23 @@ def test_a_container_gets_what_the_build_needs() -> None:
     copied = [line.split()[1:-1] for line in texts("Containerfile") if line.startswith("COPY")]
     for path in (path for paths in copied for path in paths):
         assert (ROOT / path).exists(), path
+
+
+def test_the_panels_show_figures_that_there_are() -> None:
+    names = {s.name for f in metrics.families(BUSY, {"joined": 1}) for s in f.samples}
+    names |= {f"ray_{name}" for name in names}
+    panels = json.loads((DEPLOY / "grafana.json").read_text())["panels"]
+    for expression in (target["expr"] for panel in panels for target in panel["targets"]):
+        (pattern,) = re.findall(r'__name__=~"([^"]+)"', expression)
+        shown = {name for name in names if re.fullmatch(pattern, name)}
+        assert {name.removeprefix("ray_") for name in shown} < shown, expression
+
+
+def test_prometheus_reads_both_kinds_of_daemons() -> None:
+    own, cluster = yaml.safe_load((DEPLOY / "prometheus.yml").read_text())["scrape_configs"]
+    assert own["authorization"]["credentials_file"].endswith("/token")
+    assert own["static_configs"][0]["targets"][0].startswith("127.0.0.1:")
+    assert "prom_metrics_service_discovery" in cluster["file_sd_configs"][0]["files"][0]
 
 
 @pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="no systemd here")

@@ -48,6 +48,7 @@ BUSY: dict[str, Any] = IDLE | {
     ],
     "job_counts": {"done": 2, "running": 1},
     "convergence": {"measured": 9, "window": 20, "gain": 0.02, "limit": 0.01, "converged": False},
+    "candidates": {"queued": 20, "in_flight": 4},
     "training": {"running": True, "loss": 0.81, "steps": 60},
 }
 
@@ -76,6 +77,7 @@ def value(found: dict[Sample, float], name: str, **labels: str) -> float:
         ("tlmd_lag", 1),
         ("tlmd_batch", 12),
         ("tlmd_slots", 1),
+        ("tlmd_slots_busy", 1),
         ("tlmd_convergence_gain", 0.02),
         ("tlmd_training_running", 1),
     ],
@@ -99,6 +101,8 @@ def test_labels_tell_states_kinds_and_slots_apart() -> None:
     assert value(found, "tlmd_actors", kind="generator") == 2
     assert value(found, "tlmd_actors", kind="trainer") == 0
     assert value(found, "tlmd_slot_busy_seconds_total", slot="slot-0") == 210.2
+    assert value(found, "tlmd_candidates", state="queued") == 20
+    assert value(found, "tlmd_candidates", state="in_flight") == 4
     assert value(found, "tlmd_events_total", kind="published") == 2
     assert value(found, "tlmd_events_total", kind="refused") == 1
 
@@ -107,7 +111,7 @@ def test_what_is_not_known_is_absent() -> None:
     found = scrape(IDLE)
     absent = {"tlmd_batch", "tlmd_convergence_gain", "tlmd_slot_busy_seconds_total"}
     assert not absent & {name for name, _ in found}
-    assert value(found, "tlmd_training_running") == 0
+    assert value(found, "tlmd_training_running") == value(found, "tlmd_slots_busy") == 0
     assert value(found, "tlmd_state", state="idle") == 1
     unknown = BUSY | {"convergence": BUSY["convergence"] | {"gain": None}}
     assert "tlmd_convergence_gain" not in {name for name, _ in scrape(unknown)}

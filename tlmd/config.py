@@ -47,6 +47,10 @@ class MeasureConfig(_Section):
     """Share of the time in which a daemon that stays works while other programs use its cores.
     1: it does not wait for them. The daemon of `tlmd tune` never waits."""
 
+    targets: dict[str, str] = {}
+    """Targets of a cluster's slots ``measure:NAME``, by NAME. The CPU of such a slot's node must be
+    able to run them. A slot without one measures for the CPU of its node."""
+
     repeats: int = Field(7, ge=1)
     """Timed repeats of a candidate. One that is clearly slower than the best gets fewer, one that
     may be the best gets more."""

@@ -49,6 +49,11 @@ def add(commands: Any, common: Common, job: Common) -> None:
     submit.add_argument(
         "--detach", action="store_true", help="do not wait until the model is known to work"
     )
+    submit.add_argument(
+        "--wait-for-hardware",
+        action="store_true",
+        help="take the job even if no slot of the cluster has its target, and wait for one",
+    )
     jobs = command("jobs", "list the newest jobs", _jobs)
     jobs.add_argument("-n", type=arguments.positive, default=_JOBS, metavar="COUNT")
     jobs.add_argument("--before", default="", metavar="JOB", help="list those before this one")
@@ -156,6 +161,7 @@ def _submit(options: Any) -> int:
         time_budget=options.time_budget,
         priority=config.tune.priority,
         weight=config.tune.weight,
+        wait_for_hardware=options.wait_for_hardware,
     )
     if not options.detach:
         from tlmd.client import views

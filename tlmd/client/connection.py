@@ -79,12 +79,14 @@ class Daemon:
         strict_numerics: bool = False,
         priority: int | None = None,
         weight: float | None = None,
+        wait_for_hardware: bool = False,
     ) -> Job:
         """Start a job. It tunes `model` (see `tlmd.tune`), or trains the TLM on `corpus`.
 
         `trials` are measurements per task (default 16; for a corpus no limit), `time_budget` is in
         seconds, `tasks` a file with the tasks of a model that was lowered already. `task`,
         `weights`, `strict_numerics`: see `ModelSpec`; `priority`, `weight`: see `TuneConfig`.
+        `wait_for_hardware`: the job waits where no slot of a cluster has its target.
         """
         document: dict[str, Any] = {
             "model": model,
@@ -100,6 +102,7 @@ class Daemon:
             "strict_numerics": strict_numerics,
             "priority": priority,
             "weight": weight,
+            "wait_for_hardware": wait_for_hardware,
         }
         if trials is not None:
             document["trials"] = trials

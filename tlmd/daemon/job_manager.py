@@ -9,13 +9,15 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from tlmd.config import CheckConfig
 from tlmd.daemon import jobs as job_views
 from tlmd.daemon.event_log import EventLog
+from tlmd.daemon.extraction_requests import ExtractionRequests
 from tlmd.daemon.job_archive import JobArchive
-from tlmd.daemon.task_extraction import ExtractionRequest, TaskExtractor
+from tlmd.daemon.task_extraction import TaskExtractor
 from tlmd.errors import BadInput, TlmdError
 from tlmd.pipeline.jobs import TuningJob
 from tlmd.pipeline.loop import Pipeline
@@ -36,7 +38,7 @@ class JobManager:
     In memory are those that have not ended, and the `_RECENT` that ended last.
 
     Child processes lower the models. For each one a thread waits, which sends the tasks to the
-    pipeline's thread through `call`. `request_of` returns how the model of a job is lowered. Jobs
+    pipeline's thread through `call`. `requests` say how the model of a job is lowered. Jobs
     wait until `attach` gives them to the pipeline.
     """
 
@@ -45,7 +47,7 @@ class JobManager:
         archive: JobArchive,
         event_log: EventLog,
         call: Callable[[Callable[[], Any]], Any],
-        request_of: Callable[[JobSpec], ExtractionRequest],
+        requests: ExtractionRequests,
         limits: CheckConfig,
     ) -> None:
         self._archive = archive
@@ -53,7 +55,7 @@ class JobManager:
         self._store = archive.store
         self._event_log = event_log
         self._call = call
-        self._request_of = request_of
+        self._requests = requests
         self._limits = limits
         self._stages: dict[str, str] = {}
         self._specs: dict[str, tuple[JobSpec, JobState]] = {}
@@ -84,9 +86,14 @@ class JobManager:
         self._waiting.clear()
 
     def start(self, spec: JobSpec) -> str:
-        """Start a new job; return its id, which no other job has."""
+        """Start a new job; return its id, which no other job has.
+
+        Raises `BadInput` where no slot has the hardware of its tasks.
+        """
         while self._store.job(spec.id) is not None:
             spec = replace(spec, id=f"{spec.id}-{secrets.token_hex(2)}")
+        if spec.tasks and Path(spec.tasks).exists():
+            self._requests.check_tasks(spec, load_tasks(Path(spec.tasks)))
         self.begin(spec)
         return spec.id
 
@@ -187,6 +194,8 @@ class JobManager:
         tasks: list[Task] = []
 
         def on_tasks(new: list[Task]) -> None:
+            if spec.corpus:
+                self._call(lambda: self._requests.check_tasks(spec, new))
             tasks.extend(new)
             if spec.corpus:  # a corpus takes long: measure the first tasks already
                 self._call(lambda: self._extend(spec.id, new))
@@ -195,7 +204,8 @@ class JobManager:
             self._call(lambda: self._stages.update({spec.id: text}))
 
         try:
-            extractor.run(self._request_of(spec), spec.cwd, on_tasks, on_stage)
+            request = self._requests.of(spec, on_stage)
+            extractor.run(request, spec.cwd, on_tasks, on_stage)
             path = self._state_dir / "jobs" / f"{spec.id}.tasks"
             save_tasks(path, tasks)
             self._call(lambda: self._add_last(replace(spec, tasks=str(path)), tasks))

@@ -61,6 +61,7 @@ def make_spec(request: dict[str, Any]) -> JobSpec:
         strict_numerics=bool(request.get("strict_numerics", False)),
         priority=shares.priority,
         weight=shares.weight,
+        wait_for_hardware=bool(request.get("wait_for_hardware", False)),
     )
     try:
         wire.pack(spec)

@@ -1,4 +1,4 @@
-"""The page ``/metrics`` for Prometheus: the status document in Prometheus' text format.
+"""The figures of a daemon for Prometheus: the page ``/metrics``, and what a Ray cluster exports.
 
 The number of label values is bounded: names of tasks and ids of jobs or processes are no labels.
 """
@@ -39,10 +39,11 @@ class _Snapshot(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """All metric families, in the order in which they are printed."""
-        return _families(self._status, self._events)
+        return families(self._status, self._events)
 
 
-def _families(status: dict[str, Any], events: dict[str, int]) -> Iterator[Metric]:
+def families(status: dict[str, Any], events: dict[str, int]) -> Iterator[Metric]:
+    """All figures; `status` and `events` as for `render`."""
     yield _counter("measured", "Measured candidates, including failed ones.", status["measured"])
     yield _counter("failed", "Candidates that failed to build, run or verify.", status["failed"])
     yield _gauge("rate", "Candidates measured per second, recently.", status["rate_per_s"])
@@ -56,6 +57,11 @@ def _families(status: dict[str, Any], events: dict[str, int]) -> Iterator[Metric
     yield _gauges("jobs", "All jobs of the state directory, by state.", "state", jobs)
     slots = status["slots"]
     yield _gauge("slots", "Slots that measure.", len(slots))
+    share = sum(slot["in_flight"] > 0 for slot in slots) / max(len(slots), 1)
+    yield _gauge("slots_busy", "Share of the slots that have candidates, 0 to 1.", share)
+    # Absent until the actors have started.
+    candidates = {"queued": 0, "in_flight": 0} | (status.get("candidates") or {})
+    yield _gauges("candidates", "Written candidates that are not measured.", "state", candidates)
     busy = {slot["name"]: slot["busy_s"] for slot in slots}
     yield _counters("slot_busy_seconds", "Seconds during which a slot had work.", "slot", busy)
     actors = _count((str(kind) for kind in WorkerKind), (a["kind"] for a in status["actors"]))
@@ -64,7 +70,7 @@ def _families(status: dict[str, Any], events: dict[str, int]) -> Iterator[Metric
     gain = (status["convergence"] or {}).get("gain")
     if gain is not None:
         yield _gauge("convergence_gain", "Share that a campaign gained over its window.", gain)
-    training = status.get("training") or {}  # absent until the actors have started
+    training = status.get("training") or {}
     running = int(training.get("running", False))
     yield _gauge("training_running", "1 while a newer checkpoint is being trained.", running)
 

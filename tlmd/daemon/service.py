@@ -12,16 +12,18 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from prometheus_client.metrics_core import Metric
+
 from tlmd.config import Config
-from tlmd.daemon import status
+from tlmd.daemon import metrics, status
 from tlmd.daemon.calls import CallQueue
 from tlmd.daemon.event_log import EventLog
-from tlmd.daemon.extraction_requests import ExtractionRequests
+from tlmd.daemon.extraction_requests import ExtractionRequests, Slots
 from tlmd.daemon.job_archive import JobArchive
 from tlmd.daemon.job_manager import JobManager
 from tlmd.daemon.jobs import make_spec
@@ -30,7 +32,7 @@ from tlmd.errors import Failed, TlmdError
 from tlmd.measure.background import BackgroundWork, OtherPrograms
 from tlmd.measure.cores import plan_slots
 from tlmd.pipeline.loop import Pipeline
-from tlmd.pipeline.orders import Worker, WorkerKind
+from tlmd.pipeline.orders import WorkerKind
 from tlmd.pipeline.state import PipelineOptions
 from tlmd.records.store import RecordStore
 
@@ -84,12 +86,10 @@ class Service:
         requests = ExtractionRequests(
             state_dir,
             self._run_cores,
-            None if settings.is_local else lambda: self.call(self._joined_slots, _LOOKING_S),
+            None if settings.is_local else self._ask_slots,
             lambda: self._stopping,
         )
-        self._jobs = JobManager(
-            self.archive, self.event_log, self._report, requests.of, config.check
-        )
+        self._jobs = JobManager(self.archive, self.event_log, self._report, requests, config.check)
         self._stopping = False
         self._now = False
         self._snapshot_at = -math.inf
@@ -170,8 +170,14 @@ class Service:
 
     def stop(self, now: bool = False) -> None:
         """Ask the daemon to end and return at once. With `now`, it drops the work in flight."""
-        self._stopping = True
+        self._stopping = self._settings.stopping = True
         self._now = self._now or now
+
+    def _ask_slots(self) -> Slots:
+        if threading.current_thread() is self._thread:
+            return self._slots()
+        slots: Slots = self.call(self._slots, _LOOKING_S)
+        return slots
 
     # The methods below run in the pipeline's thread.
 
@@ -200,6 +206,7 @@ class Service:
 
         with contextlib.closing(Cluster(self._settings)) as cluster:
             self._start_cluster(cluster)
+            cluster.export(self._families)
             self._cluster = cluster
             self.ready.set()
             c = self.config
@@ -271,10 +278,17 @@ class Service:
             self._background,
         )
 
+    def _families(self) -> Iterable[Metric]:
+        return metrics.families(self.snapshot, dict(self.event_log.counts))
+
     def _registry(self) -> Cluster:
         if self._cluster is None or self._pipeline is None:
             raise Failed("the daemon is starting; try again in a moment")
         return self._cluster
 
-    def _joined_slots(self) -> list[Worker]:
-        return self._pipeline.state.workers_of(WorkerKind.MEASURER) if self._pipeline else []
+    def _slots(self) -> Slots:
+        """The slots that have joined, and what the nodes offer."""
+        if self._pipeline is None:
+            return [], None
+        slots = self._pipeline.state.workers_of(WorkerKind.MEASURER)
+        return slots, self._cluster.offered if self._cluster else None

@@ -66,6 +66,10 @@ def _pipeline_status(pipeline: Pipeline, stopping: bool) -> dict[str, Any]:
         "rate_per_s": round(pipeline.measuring.rate, 3),
         "slots": [_slot(pipeline, w) for w in workers if w.kind is WorkerKind.MEASURER],
         "actors": [_actor(pipeline, w) for w in workers],
+        "candidates": {
+            "queued": sum(batch.waiting for batch in pipeline_state.batches),
+            "in_flight": sum(batch.in_flight for batch in pipeline_state.batches),
+        },
         "convergence": _convergence(pipeline),
         "training": {
             "running": not learning.is_idle,

@@ -84,15 +84,19 @@ class TaskExtractor:
 
 def tasks_of(request: ExtractionRequest, on_stage: Callable[[str], None]) -> Iterator[list[Task]]:
     """Yield the tasks of a model or a corpus in portions. Raises `BadInput` and `Failed`."""
+    from tlmd.space import host_cpu
     from tlmd.space import target as targets
     from tlmd.workloads.acceptance import accept
 
     target = request.slot or targets.resolve(request.target, request.cores)
+    if request.slot is None:
+        host_cpu.check(target)
     if request.corpus in CORPORA:
         cache = Path(request.cache_dir) / f"{request.corpus}-{target.fingerprint}.tasks"
         yield from _cached(request.corpus, cache, target)
     elif request.corpus:
-        yield read_tasks(Path(request.corpus))
+        tasks = read_tasks(Path(request.corpus))
+        yield tasks if request.slot else [host_cpu.of_this_machine(task) for task in tasks]
     else:
         yield accept(request.model, target, on_stage).tasks
 

@@ -73,6 +73,9 @@ class JobSpec:
     weight: float = 1.0
     """`TuneConfig.weight`."""
 
+    wait_for_hardware: bool = False
+    """It is not refused where no slot has its hardware."""
+
     @property
     def model_spec(self) -> ModelSpec:
         """The model with everything that loading it depends on."""

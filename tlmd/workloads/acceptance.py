@@ -6,7 +6,6 @@ operators without saying so; only the comparison with the original shows it.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ import numpy as np
 
 from tlmd.errors import BadInput, Failed, TlmdError
 from tlmd.model_spec import ModelSpec
+from tlmd.space import host_cpu
 from tlmd.space import target as targets
 from tlmd.types import TargetInfo, Task
 from tlmd.workloads import frontends, lowering, quick_schedule
@@ -87,7 +87,7 @@ def accept(
 
 
 def _runs_here(target: TargetInfo) -> bool:
-    return target.device == "cpu" and target.arch == os.uname().machine
+    return not host_cpu.missing_for(target)
 
 
 def _compare(model: LoweredModel, target: TargetInfo) -> tuple[float | None, tuple[str, ...]]:
