@@ -6,6 +6,7 @@ how they are called.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import threading
@@ -27,7 +28,8 @@ class Host:
 
     def __init__(self, path: str, arguments: tuple[Any, ...], turns_with: str = "") -> None:
         if turns_with:
-            turns.join(Path(turns_with))
+            with contextlib.suppress(OSError):  # a full disk: it then goes on beside the timing
+                turns.join(Path(turns_with))
         module, _, name = path.partition(":")
         self._end = threading.Event()
         self._object = getattr(importlib.import_module(module), name)(*arguments)

@@ -265,6 +265,9 @@ class MemoryStore:
     def last_row(self) -> int:
         return len(self.rows)
 
+    def last_time(self) -> float:
+        return max((record.created for record in self.rows), default=0.0)
+
     def packed_records(self, after: int, count: int) -> list[tuple[int, str, str, int, bytes]]:
         found = list(enumerate(self.rows, 1))[after : after + count]
         return [

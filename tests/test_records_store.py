@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tlmd.errors import BadInput, Failed
+from tlmd.errors import BadInput, DiskFull, Failed
 from tlmd.records.store import Counts, RecordStore
 from tlmd.selection import fastest
 from tlmd.types import Baseline, Candidate, Outcome, Record, Status, TargetInfo, Task, Timing
@@ -229,7 +229,7 @@ def test_a_full_disk_is_one_line_and_loses_nothing(store: RecordStore) -> None:
     store.add_record(record(0))
     pages = store._db.execute("PRAGMA page_count").fetchone()[0]
     store._db.execute(f"PRAGMA max_page_count = {pages + 2}")
-    with pytest.raises(Failed, match="no space left") as caught:
+    with pytest.raises(DiskFull, match="no space left") as caught:
         store.add_records([record(i) for i in range(1, 2000)])
     assert "\n" not in str(caught.value)
     assert store.all_records() == [record(0)]

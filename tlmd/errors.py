@@ -25,6 +25,10 @@ class Failed(TlmdError):
     """The work failed, for example because the disk is full or no record applies (exit code 1)."""
 
 
+class DiskFull(Failed):
+    """No space is left to write to. The same can be written when there is room again."""
+
+
 class ClusterLost(TlmdError):
     """Ray's own processes have died (exit code 75): a daemon that is started again goes on.
 

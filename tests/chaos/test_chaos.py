@@ -6,20 +6,23 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.monkey import Monkey, summary
+from tests.chaos.monkey import Monkey
 
 pytestmark = pytest.mark.slow
 
 
-def test_a_monkey_strikes_and_nothing_is_lost(tmp_path: Path, pytestconfig: pytest.Config) -> None:
+def test_a_monkey_strikes_and_nothing_is_lost(
+    tmp_path: Path, pytestconfig: pytest.Config, untrained: Path
+) -> None:
     blows, seed = int(pytestconfig.getoption("--blows")), int(pytestconfig.getoption("--seed"))
-    monkey = Monkey(tmp_path / "state", seed)
-    monkey.start()
+    monkey = Monkey(tmp_path, seed, untrained)
     try:
-        for number in range(blows):
-            blow = monkey.strike()
-            print(f"{number + 1} {blow}: {monkey.report.recoveries[-1]:.1f} s", flush=True)
+        monkey.start()
+        for _ in range(blows):
+            monkey.strike()
+        monkey.check_export()
     finally:
         monkey.stop()
-    print(summary(monkey.report))
+        print(monkey.report.summary())
     assert monkey.report.lost == monkey.report.twice == 0
+    assert max(monkey.report.recoveries) < 60.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import time
@@ -15,6 +16,7 @@ _log = logging.getLogger("tlmd")
 _KEPT = 2000
 _LOGGED = {"joined", "left", "job", "published", "refused", "training_failed", "publish_failed"}
 _LOGGED |= {"write_failed", "slot_failed", "training_lost", "start_failed", "overdue"}
+_LOGGED |= {"disk_full", "disk_has_room"}
 
 
 class EventLog:
@@ -50,5 +52,6 @@ class EventLog:
             return
 
     def close(self) -> None:
-        """Close the file."""
-        self._file.close()
+        """Close the file. On a full disk its last lines are lost."""
+        with contextlib.suppress(OSError):
+            self._file.close()

@@ -94,6 +94,8 @@ class JobManager:
             spec = replace(spec, id=f"{spec.id}-{secrets.token_hex(2)}")
         if spec.tasks and Path(spec.tasks).exists():
             self._requests.check_tasks(spec, load_tasks(Path(spec.tasks)))
+        if self._pipeline is not None:  # later than all records that there are
+            spec = replace(spec, created=self._pipeline.state.clock.now())
         self.begin(spec)
         return spec.id
 
@@ -222,6 +224,10 @@ class JobManager:
 
     def _add(self, job: TuningJob, tasks: list[Task]) -> None:
         self._store.add_tasks(tasks)
+        self._give(job, tasks)
+
+    def _give(self, job: TuningJob, tasks: list[Task]) -> None:
+        """Give a job, or more of its tasks, to the pipeline."""
         if self._pipeline is None:
             self._waiting.setdefault(job.id, (job, []))[1].extend(tasks)
         else:
@@ -233,9 +239,11 @@ class JobManager:
         job = self._job(spec.id)
         if job is None or self._specs[spec.id][1].is_finished:
             return
-        job.all_tasks_known = True
-        self._add(job, tasks)
+        # What a full disk refuses comes first: then this is called again.
+        self._store.add_tasks(tasks)
         self._set(spec, JobState.RUNNING)
+        job.all_tasks_known = True
+        self._give(job, tasks)
 
     def _reject(self, job_id: str, reason: str) -> None:
         spec, state = self._specs[job_id]
@@ -252,9 +260,9 @@ class JobManager:
             self._pipeline.cancel(job_id, state, reason)
 
     def _set(self, spec: JobSpec, state: JobState) -> None:
+        job_specs.save(self._store, spec, state)
         self._specs[spec.id] = spec, state
         self._counts = None
-        job_specs.save(self._store, spec, state)
 
     def _end(self, spec: JobSpec, state: JobState, reason: str = "") -> None:
         """A job has ended; forget what is shown no more."""

@@ -28,7 +28,7 @@ from tlmd.daemon.job_archive import JobArchive
 from tlmd.daemon.job_manager import JobManager
 from tlmd.daemon.jobs import make_spec
 from tlmd.daemon.store_check import StoreCheck
-from tlmd.errors import Failed, TlmdError
+from tlmd.errors import DiskFull, Failed, TlmdError
 from tlmd.measure.background import BackgroundWork, OtherPrograms
 from tlmd.measure.cores import plan_slots
 from tlmd.pipeline.loop import Pipeline
@@ -46,6 +46,7 @@ _SNAPSHOT_S = 0.5
 _PAUSED = "paused"
 _DRAIN_S = 60.0  # longest wait for work in flight when the daemon stops
 _TRAINING_S = 8.0  # longest wait for a round of training when the daemon stops
+_FULL_S = 1.0  # between two tries to write to a full disk
 _LOOKING_S = 3600.0  # longest wait of a thread that looks for a slot, while the pipeline is busy
 
 
@@ -70,7 +71,7 @@ class Service:
         self.event_log = EventLog(state_dir / "trace.jsonl", kept.log_bytes, kept.keep_logs)
         self.store = RecordStore(state_dir / "records.sqlite")
         self.snapshot: dict[str, Any] = {}
-        self.started_at = time.time()
+        self.started_at = time.monotonic()
         self._store_check = StoreCheck(self.store)
         self._settings = settings
         self._run_cores = len(
@@ -110,9 +111,16 @@ class Service:
         return self._calls.call(function, timeout, self.done.is_set)
 
     def _report(self, function: Callable[[], Any]) -> Any:
-        """`call` for threads that may still run when the daemon is stopping: then do nothing."""
-        if not self._stopping:
-            self.call(function)
+        """`call` for threads that may still run when the daemon is stopping: then do nothing.
+
+        On a full disk it is tried again until there is room.
+        """
+        while not self._stopping:
+            try:
+                return self.call(function)
+            except DiskFull:
+                time.sleep(_FULL_S)
+        return None
 
     def submit(self, request: dict[str, Any]) -> str:
         """Start a job and return its id. Raises `BadInput`."""
@@ -142,8 +150,8 @@ class Service:
         def switch() -> None:
             if self._pipeline is None:
                 raise Failed("the daemon is starting; try again in a moment")
-            self._pipeline.paused = paused
             self.store.set_flag(_PAUSED, paused)
+            self._pipeline.paused = paused
             self.event_log.emit("paused" if paused else "resumed")
 
         self.call(switch)
@@ -245,7 +253,8 @@ class Service:
             if self._stopping and self._drained(pipeline, time.monotonic() - draining_since):
                 return
             pipeline.step(_STEP_S)
-            self._jobs.keep()
+            with contextlib.suppress(DiskFull):  # the pipeline says so; the next step tries again
+                self._jobs.keep()
             self._update_snapshot()
 
     def _drained(self, pipeline: Pipeline, seconds: float) -> bool:

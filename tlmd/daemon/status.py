@@ -24,7 +24,7 @@ def snapshot(
     run_cores: int,
     background: BackgroundWork,
 ) -> dict[str, Any]:
-    """The document of ``tlmd status --json``. `started_at` is in seconds since the epoch.
+    """The document of ``tlmd status --json``. `started_at` is in monotonic seconds.
 
     `run_cores` is the number of cores that models are tuned for.
     """
@@ -45,7 +45,7 @@ def snapshot(
         "jobs": jobs,
         "job_counts": job_counts,
         "convergence": None,
-        "uptime_s": round(time.time() - started_at, 1),
+        "uptime_s": round(time.monotonic() - started_at, 1),
         "tlmd": __version__,
     }
     if pipeline is not None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import time
 from collections import Counter, deque
 from collections.abc import Collection, Iterable
 from dataclasses import replace
@@ -70,8 +69,9 @@ class Generating:
             return
         batch = Batch(self.number, allocations, len(allocations), planned_at=state.pool.now())
         rows = tuple((a.job.id, a.task.task.id, a.count) for a in allocations)
-        plan = BatchPlan(batch.number, rows, time.time())
-        state.store.put_batch(batch.number, wire.pack(plan))
+        plan = BatchPlan(batch.number, rows, state.clock.now())
+        if not state.writer.put_batch(batch.number, wire.pack(plan)):
+            return
         state.batches.append(batch)
         self.number += 1
         for allocation in allocations:
@@ -168,7 +168,8 @@ class Generating:
         task.writing -= order.count
         batch.unwritten -= 1
         refused = [r for r in written.refused if not task.knows(r.candidate)]
-        state.add_records(task, [replace(r, batch=batch.number) for r in refused])
+        created = state.clock.now()
+        state.add_records(task, [replace(r, batch=batch.number, created=created) for r in refused])
         proposals = task.new_proposals(written.proposals)[: order.count]
         if self._is_wanted(order):
             task.end_round(len(proposals), len(refused))

@@ -96,6 +96,7 @@ class Pipeline:
             self.jobs[job.id] = job
             self._unfinished.add(job)
             job.begun = self.state.pool.now()
+            self.state.clock.set_at_least(job.created)
         for task in tasks:
             known = self.state.task(task)
             self.measuring.want_baseline(known)
@@ -152,9 +153,11 @@ class Pipeline:
         events = self.state.pool.wait(seconds)
         for event in events:
             self._handle(event)
-        self.learning.add_records(self.state.commit())
+        self.learning.add_records(self.state.writer.flush())
         self._deadlines.check()
         self._look_around()
+        if not self.state.writer.is_flushed:
+            return events  # nothing is done before it is on disk
         self._finish_batches()
         self._finish_jobs()
         return events
@@ -162,7 +165,7 @@ class Pipeline:
     def _send_orders(self) -> None:
         if self.paused or (self.is_idle and not self.draining):
             self.measuring.reset_rate()
-        if not (self.paused or self.draining):
+        if not (self.paused or self.draining) and self.state.writer.is_flushed:
             self.generating.plan(self._unfinished, self.measuring.seconds_left)
             self.generating.send_orders()
             self.measuring.send_orders()
@@ -235,6 +238,8 @@ class Pipeline:
         for job in self._unfinished:
             if job.state is JobState.RUNNING and job.targets:
                 reason = "" if any(map(is_offered, job.targets)) else _NO_SLOT
+                if self.state.writer.full:
+                    reason = f"it waits: {self.state.writer.full}"
                 if reason != job.reason:
                     job.reason = reason
                     self.state.emit("job", job=job.id, state=str(job.state), reason=reason)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -212,14 +211,14 @@ class Measuring:
         for task in self._without_baseline.pop(_computed(order.task), []):
             task.baseline = replace(event.answer, task_id=task.task.id)
             if math.isfinite(event.answer.seconds):  # a failure is not kept: it is tried again
-                self._state.store.put_baseline(task.baseline)
+                self._state.writer.baselines.append(task.baseline)
 
     def _on_comparison(self, event: SlotEvent, order: CompareOrder) -> None:
         task = self._state.task(order.task)
         task.comparing = False
         if isinstance(event, OrderDone) and isinstance(event.answer, tuple):
             pairs = zip(task.records_of(order.finalists), event.answer, strict=False)
-            now, step = time.time(), max(self.step, 0)
+            now, step = self._state.clock.now(), max(self.step, 0)
             # With a batch number of its own it does not replace the earlier record in the store.
             compared = [retimed(r, outcome, now, max(step, r.batch)) for r, outcome in pairs]
             self._state.replace_records(task, compared)
@@ -241,7 +240,7 @@ class Measuring:
         self, batch: Batch, task: TaskState, outcomes: Sequence[tuple[str, Outcome]]
     ) -> None:
         """Make records of the pending candidates with these ids."""
-        records = []
+        records, created = [], self._state.clock.now()
         for candidate_id, outcome in outcomes:
             proposal = task.pending[candidate_id]
             records.append(
@@ -252,7 +251,7 @@ class Measuring:
                     batch=batch.number,
                     fingerprint=task.task.target.fingerprint,
                     module_hash=proposal.module_hash,
-                    created=time.time(),
+                    created=created,
                     lag=max(0, self._learning.version - proposal.picked_by),
                     features=proposal.features,
                     writer=proposal.writer,

@@ -257,6 +257,10 @@ class Store(Protocol):
         """The number of the newest record; 0 while there is none."""
         ...
 
+    def last_time(self) -> float:
+        """When the newest record was made, in seconds since the epoch; 0 while there is none."""
+        ...
+
     def packed_records(self, after: int, count: int) -> list[tuple[int, str, str, int, bytes]]:
         """The next `count` records after a row: row, task id, fingerprint, batch, packed record."""
         ...

@@ -9,7 +9,9 @@ from dataclasses import dataclass, field, replace
 from tlmd.config import GenerateConfig, PipelineConfig, RegistryConfig, TrainConfig
 from tlmd.pipeline.batches import Batch
 from tlmd.pipeline.orders import MeasureOrder, Order, Store, Worker, WorkerKind, WorkerPool
+from tlmd.pipeline.store_writer import StoreWriter
 from tlmd.pipeline.task_state import TaskState
+from tlmd.pipeline.wall_clock import WallClock
 from tlmd.types import Record, TargetInfo, Task
 
 _ABSENT_S = 60.0  # without a slot, before its tasks wait and the others go on
@@ -29,7 +31,10 @@ class PipelineOptions:
 
 @dataclass
 class PipelineState:
-    """Read and changed by all parts of the pipeline, in one thread."""
+    """Read and changed by all parts of the pipeline, in one thread.
+
+    Everything is written by `writer`, and has its time of day from `clock`.
+    """
 
     pool: WorkerPool
     store: Store
@@ -40,14 +45,18 @@ class PipelineState:
     orders: dict[str, list[Order]] = field(default_factory=dict)
     """The orders that each worker has."""
     batches: deque[Batch] = field(default_factory=deque)
-    uncommitted: list[Record] = field(default_factory=list)
-    """Records that the store does not have yet."""
     tasks: dict[tuple[str, str], TaskState] = field(default_factory=dict)
     joined_at: dict[str, float] = field(default_factory=dict)
     _by_kind: dict[WorkerKind, dict[str, None]] = field(default_factory=dict)
     _offered_at: dict[str, float] = field(default_factory=dict)  # by fingerprint of the hardware
     _worked: dict[str, float] = field(default_factory=dict)
+    clock: WallClock = field(init=False)
+    writer: StoreWriter = field(init=False)
     _busy_since: dict[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.clock = WallClock(self.store.last_time())
+        self.writer = StoreWriter(self.store, self.pool.now, self.emit)
 
     # workers
 
@@ -136,18 +145,11 @@ class PipelineState:
         self.task(order.task).drop(candidate.candidate_id for candidate in order.inputs)
 
     def add_records(self, task: TaskState, records: list[Record]) -> None:
-        """Add new records to a task; the next `commit` writes them."""
+        """Add new records to a task; the next `writer.flush` writes them."""
         task.add(records)
-        self.uncommitted += records
+        self.writer.records += records
 
     def replace_records(self, task: TaskState, records: list[Record]) -> None:
-        """Replace the records of the same candidates; the next `commit` writes them."""
+        """Replace the records of the same candidates; the next `writer.flush` writes them."""
         task.replace(records)
-        self.uncommitted += records
-
-    def commit(self) -> list[Record]:
-        """Write new records to the store; returns them when they are on disk."""
-        new, self.uncommitted = self.uncommitted, []
-        if new:
-            self.store.add_records(new)
-        return new
+        self.writer.records += records

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import shutil
 import sqlite3
 import threading
 from collections.abc import Iterator
@@ -13,13 +14,14 @@ from types import TracebackType
 from typing import Any, Self
 
 from tlmd import wire
-from tlmd.errors import BadInput, Failed, in_one_line
+from tlmd.errors import BadInput, DiskFull, Failed, in_one_line
 from tlmd.records import schema
 from tlmd.records.schema import SCHEMA_VERSION
 
 _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 _SIZES = ("page_count", "page_size")
 _CACHE_KIB = 64 << 10
+_FULL_BYTES = 256 << 10  # a disk with less is full
 CHECKED_PAGES = 16 << 10
 """A file of up to so many pages (of 4 KiB) is checked whole when it is opened."""
 BACKGROUND_PAGES = 256 << 10
@@ -32,7 +34,8 @@ class Database:
 
     Opening raises `BadInput` if the file is damaged or was written by a newer tlmd, and `Failed` if
     another process has opened it for writing. With ``read_only`` it can be opened beside a writer.
-    All methods raise `Failed` if the disk is full or broken, and `BadInput` where they find damage.
+    All methods raise `DiskFull` if the disk is full, `Failed` if it is broken, and `BadInput` where
+    they find damage.
 
     Opening a file of more than `CHECKED_PAGES` checks its length, its tables and its last record.
     ``needs_check`` then says whether `check_whole`, which reads all of it, should follow.
@@ -216,14 +219,21 @@ class Database:
             code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
             if code in _DAMAGED:
                 raise BadInput(self._unusable(f"is damaged ({in_one_line(error)})")) from error
-            if code == sqlite3.SQLITE_FULL:
-                raise Failed(f"no space left to write {self._path}; free some disk") from error
+            if code == sqlite3.SQLITE_FULL or (code == sqlite3.SQLITE_IOERR and self._is_full()):
+                raise DiskFull(f"no space left to write {self._path}; free some disk") from error
             if isinstance(error, sqlite3.OperationalError):
                 reason = in_one_line(error)
                 raise Failed(f"cannot use {self._path}: {reason}; check the disk") from error
             raise
         except UnicodeDecodeError as error:  # of a text, or of SQLite's own message
             raise BadInput(self._unusable("is damaged (a text is not UTF-8)")) from error
+
+    def _is_full(self) -> bool:
+        """SQLite says only "disk I/O error" where its files beside the store find no space."""
+        try:
+            return shutil.disk_usage(self._path.parent).free < _FULL_BYTES
+        except OSError:
+            return False
 
     def _unpack(self, cls: Any, payload: bytes) -> Any:
         try:

@@ -111,6 +111,11 @@ class RecordStore(RecordCompaction):
         """The number of the newest record; 0 while there is none."""
         return int(self._read("SELECT COALESCE(MAX(row), 0) FROM records")[0][0])
 
+    def last_time(self) -> float:
+        """When the newest record was made, in seconds since the epoch; 0 while there is none."""
+        rows = self._read("SELECT created FROM records ORDER BY row DESC LIMIT 1")
+        return float(rows[0][0]) if rows else 0.0
+
     def packed_records(self, after: int, count: int) -> list[tuple[int, str, str, int, bytes]]:
         """The next `count` records after a row: row, task id, fingerprint, batch, packed record."""
         query = (
