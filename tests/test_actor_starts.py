@@ -77,6 +77,15 @@ def test_a_dead_process_of_ray_ends_the_daemon_with_a_code_for_its_supervisor(
     assert caught.value.exit_code == 75
 
 
+def test_ray_starts_without_processes_that_nobody_uses() -> None:
+    from ray._private import parameter
+
+    with session._without_helpers():
+        params = parameter.RayParams()
+        assert params.no_monitor and not params.include_log_monitor
+    assert not parameter.RayParams().no_monitor
+
+
 def test_a_slot_is_looked_up_in_the_thread_that_changes_the_slots(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

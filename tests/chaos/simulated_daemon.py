@@ -30,7 +30,6 @@ _PLACE = "tests.chaos.simulated_daemon"
 _SETTINGS = {
     "train.steps": 1,
     "train.rounds": 1,
-    "train.seconds": 0,
     "train.window": 200,
     "pipeline.batch": 8,
     "pipeline.per_task": 4,

@@ -12,12 +12,10 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-from prometheus_client.metrics_core import Metric
 
 from tlmd.config import Config
 from tlmd.daemon import metrics, status
@@ -214,7 +212,7 @@ class Service:
 
         with contextlib.closing(Cluster(self._settings)) as cluster:
             self._start_cluster(cluster)
-            cluster.export(self._families)
+            cluster.export(lambda: metrics.families(self.snapshot, dict(self.event_log.counts)))
             self._cluster = cluster
             self.ready.set()
             c = self.config
@@ -286,9 +284,6 @@ class Service:
             self._run_cores,
             self._background,
         )
-
-    def _families(self) -> Iterable[Metric]:
-        return metrics.families(self.snapshot, dict(self.event_log.counts))
 
     def _registry(self) -> Cluster:
         if self._cluster is None or self._pipeline is None:
