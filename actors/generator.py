@@ -12,6 +12,7 @@ from tlmd.config import GenerateConfig
 from tlmd.generate.generator import Generator
 from tlmd.generate.history import WrittenHistory
 from tlmd.model import checkpoint as checkpoints
+from tlmd.model.device import best_device
 from tlmd.model.threads import use_threads
 from tlmd.pipeline.orders import WriteOrder, Written
 
@@ -29,7 +30,8 @@ class GeneratorActor:
         blob = ray.get(registry.control.remote("blob", -1))
         generate = GenerateConfig.model_validate(config)
         self._history = WrittenHistory()
-        self._generator = Generator(checkpoints.from_bytes(blob.tobytes()), generate, seed)
+        self._device = best_device()
+        self._generator = Generator(self._read(blob), generate, seed)
 
     def describe(self) -> dict[str, Any]:
         """Which version it uses."""
@@ -46,4 +48,10 @@ class GeneratorActor:
 
     def swap(self, blob: Any) -> int:
         """Use another checkpoint from the next order on; the version now in use."""
-        return self._generator.swap(checkpoints.from_bytes(blob.tobytes()))
+        return self._generator.swap(self._read(blob))
+
+    def _read(self, blob: Any) -> checkpoints.Checkpoint:
+        """A checkpoint, with its network where it writes: on the card that Ray gives to us."""
+        checkpoint = checkpoints.from_bytes(blob.tobytes())
+        checkpoint.model.to(self._device)
+        return checkpoint

@@ -8,7 +8,7 @@ from typing import Any
 
 from tlmd import wire
 from tlmd.config import MeasureConfig
-from tlmd.measure.cores import plan_slots
+from tlmd.measure.cores import CARD, card_cores, plan_slots
 from tlmd.measure.measurer import Measurer
 from tlmd.pipeline.orders import BaselineOrder, CompareOrder, MeasureOrder
 from tlmd.space import tvm_alone
@@ -18,8 +18,9 @@ from tlmd.types import MeasureInput
 class MeasurerActor:
     """`Measurer` behind orders. No candidate ever runs in this process.
 
-    Slot `index` of `count` of its node. `cache_dir` keeps the reference outputs of the node. The
-    actor uses `cores`; where they are empty, all cores of this process. It measures for `target`.
+    Slot `index` of the `count` of its node that time on CPUs, or card `index`. `cache_dir` keeps
+    the reference outputs of the node. The actor uses `cores`; where they are empty, all cores of
+    this process. It measures for `target`.
     """
 
     def __init__(
@@ -37,13 +38,14 @@ class MeasurerActor:
         from tlmd.space.cache import SpaceCache
 
         measure = MeasureConfig.model_validate(config)
-        layout = plan_slots(count, set(cores) or None, measure.run_cores or None)[index]
-        self._target = targets.resolve(target, len(layout.run))
+        layouts = plan_slots(count, set(cores) or None, measure.run_cores or None)
+        plan = layouts[index] if target != CARD else card_cores(set(layouts[0].build), index)
+        self._target = targets.resolve(target, len(plan.run))
         host_cpu.check(self._target)
-        self._run_cores = layout.run
+        self._run_cores = plan.run
         self._spaces = SpaceCache()
         self._lock = threading.Lock()  # of the spaces: orders run in several threads
-        self._measurer = Measurer(layout, Path(cache_dir), measure)
+        self._measurer = Measurer(plan, Path(cache_dir), measure)
         self._measurer.start(self._target)
 
     def describe(self) -> dict[str, Any]:

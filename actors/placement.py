@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from actors.host import actor_class
 from actors.session import DAEMON, Settings
 from tlmd.errors import ClusterLost
-from tlmd.measure.cores import plan_slots
+from tlmd.measure.cores import CARD, plan_slots
 from tlmd.pipeline.orders import WorkerKind
 
 MEASURE = "measure"  # nodes offer slots as the resource "measure" or "measure:NAME"
@@ -33,11 +34,12 @@ class ActorSpec:
     """On the daemon's node."""
     index: int = 0
     count: int = 1
-    """Slots of the node, of which this is number ``index``."""
+    """Slots of the node that time on CPUs, of which this is number ``index``, or its cards."""
     resource: str = ""
     optional: bool = False
     """It may be missing: its node may never come back, and measuring needs no trainer."""
-    gpus: int = 0
+    gpus: float = 0
+    """Cards that Ray gives to it; a fraction shares one."""
 
 
 def actor_specs(settings: Settings) -> list[ActorSpec]:
@@ -48,21 +50,32 @@ def actor_specs(settings: Settings) -> list[ActorSpec]:
         raise ClusterLost("Ray's own processes have died; `tlmd start` goes on")
     found = [ActorSpec("registry", WorkerKind.REGISTRY, head, True)]
     for node in nodes:
-        found += _slots(node["NodeID"], node["Resources"], node["NodeID"] == head)
+        found += _slots(settings, node["NodeID"], node["Resources"], node["NodeID"] == head)
     count = settings.config.daemon.generators or _generators(settings)
     spread = _best_nodes(nodes, "generate", head, settings)
-    for i in range(count):
-        node = spread[i % len(spread)]
-        found.append(ActorSpec(f"generator-{i}", WorkerKind.GENERATOR, node, node == head))
+    left = _cards_left(nodes, found)
     if settings.config.train.enabled:
         node = _best_nodes(nodes, "train", head, settings)[0]
-        gpus = next(int(n["Resources"].get("GPU", 0)) for n in nodes if n["NodeID"] == node)
-        local = node == head
-        gpus = min(gpus, 1)
+        gpus = min(left[node], 1)
+        left[node] -= gpus
         found.append(
-            ActorSpec("trainer", WorkerKind.TRAINER, node, local, optional=True, gpus=gpus)
+            ActorSpec("trainer", WorkerKind.TRAINER, node, node == head, optional=True, gpus=gpus)
+        )
+    for i in range(count):
+        node = spread[i % len(spread)]
+        share = 0.0 if left[node] < 1 else 1 / -(-count // len(spread))  # of one card
+        found.append(
+            ActorSpec(f"generator-{i}", WorkerKind.GENERATOR, node, node == head, gpus=share)
         )
     return found
+
+
+def _cards_left(nodes: list[dict[str, Any]], slots: list[ActorSpec]) -> Counter[str]:
+    """Cards of each node that no slot times on: other work on a card would disturb its times."""
+    left = Counter({n["NodeID"]: int(n["Resources"].get("GPU", 0)) for n in nodes})
+    for spec in slots:
+        left[spec.node] -= int(spec.gpus)
+    return left
 
 
 def described(path: Path = _DESCRIPTION) -> frozenset[str]:
@@ -75,18 +88,33 @@ def described(path: Path = _DESCRIPTION) -> frozenset[str]:
     return frozenset(r for of in resources for r in of if str(r).partition(":")[0] == MEASURE)
 
 
-def _slots(node: str, resources: dict[str, float], local: bool) -> list[ActorSpec]:
-    slots = []
+def _slots(
+    settings: Settings, node: str, resources: dict[str, float], local: bool
+) -> list[ActorSpec]:
+    slots: list[str] = []
+    cards: list[str] = []
     for resource, amount in sorted(resources.items()):
         if resource.partition(":")[0] == MEASURE:
-            slots += [resource] * int(amount)
+            kind = cards if _target(settings, resource) == CARD else slots
+            kind += [resource] * int(amount)
     name = "slot" if local else f"slot-{node[:6]}"
+    count = max(1, len(slots))
+
+    def spec(label: str, index: int, resource: str, gpus: int) -> ActorSpec:
+        made = f"{name}-{label}{index}"
+        kind = WorkerKind.MEASURER
+        return ActorSpec(made, kind, node, local, index, count, resource, not local, gpus)
+
     return [
-        ActorSpec(
-            f"{name}-{i}", WorkerKind.MEASURER, node, local, i, len(slots), resource, not local
-        )
-        for i, resource in enumerate(slots)
+        *(spec("", i, resource, 0) for i, resource in enumerate(slots)),
+        *(spec("card-", i, resource, 1) for i, resource in enumerate(cards)),
     ]
+
+
+def _target(settings: Settings, resource: str) -> str:
+    """What a slot that is offered by this resource measures for."""
+    name = resource.partition(":")[2]
+    return settings.config.measure.targets.get(name, CARD if name == CARD else "native")
 
 
 def _best_nodes(
@@ -133,7 +161,7 @@ def _class_and_arguments(
         cache = settings.slot_folder(spec.local)
         own = settings.cores if settings.is_local else frozenset()
         measure = config.measure.model_dump()
-        target = config.measure.targets.get(spec.resource.partition(":")[2], "native")
+        target = _target(settings, spec.resource)
         return settings.slot_class, (measure, spec.index, spec.count, cache, own, target)
     if spec.kind is WorkerKind.REGISTRY:
         directory = str(settings.state_dir / "checkpoints")

@@ -81,6 +81,13 @@ class Settings:
         return not self.address
 
     @property
+    def offered(self) -> dict[str, float]:
+        """The slots of a private instance, as Ray's resources."""
+        measure = self.config.measure
+        cards: dict[str, float] = {"measure:cuda": measure.cards} if measure.cards else {}
+        return {"measure": self.slot_count or measure.slots, **cards}
+
+    @property
     def run_cores(self) -> int | None:
         return self.config.measure.run_cores or None
 
@@ -164,7 +171,7 @@ def _start_private(settings: Settings, ray: Any) -> None:
             address="local",
             namespace=_NAMESPACE,
             num_cpus=max(1, len(settings.cores)),
-            resources={"measure": settings.slot_count or settings.config.measure.slots},
+            resources=settings.offered,
             include_dashboard=False,
             object_store_memory=_LARGE_STORE_BYTES if large else _OBJECT_STORE_BYTES,
             logging_level="ERROR",

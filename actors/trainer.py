@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import ray
-import torch
 from ray.actor import ActorHandle
 
 from tlmd import wire
@@ -15,6 +14,7 @@ from tlmd.config import TrainConfig
 from tlmd.learn.demonstrations import read_replay
 from tlmd.learn.finetune import FineTuner
 from tlmd.model import checkpoint as checkpoints
+from tlmd.model.device import best_device
 from tlmd.model.threads import use_threads
 from tlmd.pipeline.orders import Trained, TrainOrder
 from tlmd.types import Record
@@ -33,7 +33,7 @@ class TrainerActor:
         os.nice(train.niceness)
         use_threads(train.threads or max(1, len(os.sched_getaffinity(0)) - 1))
         self._seed = seed
-        self._device = "cuda" if torch.cuda.is_available() else "cpu"
+        self._device = best_device()
         self._interrupted = 0
         self._base = _load(registry, 0)
         self._replay = read_replay()

@@ -37,7 +37,7 @@ class Jobs:
         self.archive = JobArchive(state_dir, self.store, keep)
         self.log = EventLog(state_dir / "trace.jsonl")
         call: Any = lambda function: function()  # noqa: E731
-        requests = ExtractionRequests(state_dir, 1, None, lambda: False)
+        requests = ExtractionRequests(state_dir, 1, lambda: ([], None), True, lambda: False)
         self.manager = JobManager(self.archive, self.log, call, requests, CheckConfig())
         self.manager.attach(self.run.pipeline)
 

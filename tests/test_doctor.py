@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import importlib.metadata
+import importlib.util
 import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import tvm
 
 from tlmd.client import doctor, installation_checks, machine_checks
 from tlmd.client.findings import CheckContext, Finding, MachineCheck, requirements
 from tlmd.config import Config
 from tlmd.errors import Failed
+from tlmd.space.target import resolve
 
 CONFIG = Config()
 WANTED = [
@@ -74,6 +78,30 @@ def test_wrong_version_names_the_mend(name: str, version: str | None, mend: str)
     found = by_name(installation_checks.versions(context(installed=installed)))
     assert (found[name].status, found[name].mend) == ("fail", mend)
     assert sum(check.status == "fail" for check in found.values()) == 1
+
+
+@pytest.mark.parametrize("compiles", [True, False])
+def test_a_card_needs_something_that_compiles_for_it(
+    compiles: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    card = SimpleNamespace(
+        exist=True,
+        compute_version="9.0",
+        device_name="a card",
+        max_shared_memory_per_block=49152,
+        max_threads_per_block=1024,
+        warp_size=32,
+        l2_cache_size_bytes=50 << 20,
+    )
+    monkeypatch.setattr(tvm, "cuda", lambda _: card)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: object() if compiles else None)
+    found = by_name(machine_checks.card(context()))["card"]
+    assert found.detail.startswith("a card (sm_90); ")
+    assert (found.status, bool(found.mend)) == (("ok", False) if compiles else ("warn", True))
+    info = resolve("cuda")
+    assert (info.device, info.isa, info.l2_bytes) == ("cuda", "sm_90", 50 << 20)
+    card.exist = False
+    assert "no CUDA card" in by_name(machine_checks.card(context()))["card"].detail
 
 
 def test_ray_is_looked_at_only_where_it_is_installed() -> None:

@@ -5,17 +5,22 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import ray
 
 import tlmd
-from actors import placement
+from actors import placement, session
 from tests import endtoend, test_cluster_yaml
 from tests.simulated import TARGET, task
+from tests.test_space_gpu import CARD
+from tlmd import config
 from tlmd.daemon.extraction_requests import ExtractionRequests, Slots
 from tlmd.daemon.jobs import make_spec
 from tlmd.errors import BadInput
+from tlmd.measure.cores import CoreLayout, card_cores
 from tlmd.pipeline.orders import Worker, WorkerKind
 from tlmd.records.task_file import save_tasks
 from tlmd.space import host_cpu
@@ -34,11 +39,13 @@ def slot(name: str, target: TargetInfo) -> Worker:
 class Nodes:
     """The slots of a cluster; each look at them may make a further one join."""
 
-    def __init__(self, *joined: Worker, offered: set[str] | None = None) -> None:
+    def __init__(
+        self, *joined: Worker, offered: set[str] | None = None, is_local: bool = False
+    ) -> None:
         self.joined, self.later = list(joined), list[Worker]()
         self.stages: list[str] = []
         self._offered = {s.resource for s in joined} if offered is None else offered
-        self.requests = ExtractionRequests(Path("/"), 1, self._look, lambda: False)
+        self.requests = ExtractionRequests(Path("/"), 1, self._look, is_local, lambda: False)
 
     def _look(self) -> Slots:
         found = list(self.joined)
@@ -72,10 +79,67 @@ def test_a_target_that_no_slot_has_is_refused_with_what_there_is(target: str) ->
 
 
 def test_a_cluster_without_slots_has_no_target() -> None:
-    with pytest.raises(BadInput, match="it has no slots"):
+    with pytest.raises(BadInput, match="there are no slots"):
         Nodes().target_of("native")
     with pytest.raises(BadInput, match="use the target 'native'"):
-        Nodes(*BOTH).target_of("cuda")
+        Nodes(*BOTH).target_of("rocm")
+
+
+def test_a_card_is_a_slot_of_its_own() -> None:
+    card = slot("cuda", CARD)
+    nodes = Nodes(card, *BOTH)
+    assert nodes.target_of("native") is _NARROW
+    for target in ("cuda", "slot:cuda", '{"kind":"cuda","arch":"sm_80"}'):
+        assert nodes.target_of(target) is CARD
+    here = Nodes(slot("", TARGET), card, is_local=True)
+    assert here.target_of("native") is None and here.target_of("cuda") is CARD
+    with pytest.raises(BadInput, match=r"no slot has the target 'cuda'.*measure\.cards"):
+        Nodes(slot("", TARGET), is_local=True).target_of("cuda")
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_a_local_slot_accepts_what_its_device_can_run(device: str) -> None:
+    local = replace(slot("", TARGET if device == "cpu" else CARD), local=True)
+    other = replace(TARGET, spec="{}", fingerprint="another CPU")
+    assert local.accepts(CARD) is (device == "cuda")
+    assert local.accepts(TARGET) is local.accepts(other) is (device == "cpu")
+
+
+def node(name: str, **resources: float) -> dict[str, Any]:
+    return {"NodeID": name, "Alive": True, "Resources": resources}
+
+
+def test_cards_go_to_slots_first_then_to_training_then_to_writing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def specs(nodes: list[dict[str, Any]], **flags: Any) -> dict[str, placement.ActorSpec]:
+        monkeypatch.setattr(ray, "nodes", lambda: nodes)
+        context = SimpleNamespace(get_node_id=lambda: "head")
+        monkeypatch.setattr(ray, "get_runtime_context", lambda: context)
+        loaded = config.load(flags={"daemon.generators": 2, **flags})
+        settings = session.Settings(loaded, tmp_path, "auto")
+        return {spec.name: spec for spec in placement.actor_specs(settings)}
+
+    one = specs([node("head", measure=2, GPU=1, **{"measure:cuda": 1})])
+    assert one["slot-card-0"].gpus == 1 and one["slot-card-0"].resource == "measure:cuda"
+    assert [one[f"slot-{i}"].gpus for i in range(2)] == [0, 0]
+    assert (one["slot-0"].index, one["slot-1"].index, one["slot-1"].count) == (0, 1, 2)
+    assert one["trainer"].gpus == one["generator-0"].gpus == 0
+    three = specs([node("head", GPU=3, **{"measure:lab": 1})], **{"measure.targets.lab": "cuda"})
+    assert three["slot-card-0"].gpus == three["trainer"].gpus == 1
+    assert [three[f"generator-{i}"].gpus for i in range(2)] == [0.5, 0.5]
+
+
+def test_a_private_instance_offers_the_cards_that_it_is_told(tmp_path: Path) -> None:
+    with_cards = config.load(flags={"measure.cards": 2})
+    offered = session.Settings(with_cards, tmp_path).offered
+    assert offered == {"measure": 1, "measure:cuda": 2}
+    assert session.Settings(config.load(), tmp_path).offered == {"measure": 1}
+
+
+def test_a_card_is_served_by_cores_on_which_no_slot_times() -> None:
+    assert card_cores({3, 5}, 0) == CoreLayout((3,), (3, 5))
+    assert card_cores({3, 5}, 3) == CoreLayout((5,), (3, 5))
 
 
 @pytest.mark.parametrize("target", ["slot:gpu", '{"mcpu":"x86-64-v4"}'])
@@ -98,7 +162,7 @@ def test_tasks_of_other_hardware_are_refused_unless_a_slot_is_away() -> None:
     here, foreign = task("a", target=_NARROW), task("b", target=replace(_WIDE, fingerprint="x"))
     spec = make_spec({"corpus": "file"})
     Nodes(*BOTH).requests.check_tasks(spec, [here])
-    with pytest.raises(BadInput, match="no slot of the cluster has tasks measured on znver5"):
+    with pytest.raises(BadInput, match="no slot has tasks measured on znver5"):
         Nodes(*BOTH).requests.check_tasks(spec, [here, foreign])
     Nodes(*BOTH, offered={"measure:gpu"}).requests.check_tasks(spec, [here, foreign])
     Nodes(*BOTH).requests.check_tasks(replace(spec, wait_for_hardware=True), [foreign])

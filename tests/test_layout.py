@@ -21,7 +21,7 @@ ALLOWED = {
         "integrations",
         "records/metaschedule.py",
     },
-    "torch": {"model", "workloads", "learn", "integrations", "actors/trainer.py"},
+    "torch": {"model", "workloads", "learn", "integrations"},
     "ray": {"actors"},
     "actors": {"actors", "daemon/service.py", "daemon/serve.py"},
 }

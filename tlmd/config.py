@@ -47,6 +47,9 @@ class MeasureConfig(_Section):
     """Share of the time in which a daemon that stays works while other programs use its cores.
     1: it does not wait for them. The daemon of `tlmd tune` never waits."""
 
+    cards: int = Field(0, ge=0)
+    """CUDA cards of this machine that are slots, too: for jobs with the target ``cuda``."""
+
     targets: dict[str, str] = {}
     """Targets of a cluster's slots ``measure:NAME``, by NAME. The CPU of such a slot's node must be
     able to run them. A slot without one measures for the CPU of its node."""

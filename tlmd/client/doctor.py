@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tlmd.client.findings import FAIL, OK, WARN, CheckContext, Finding, MachineCheck
 from tlmd.client.installation_checks import checkpoint, linker, versions
-from tlmd.client.machine_checks import disk, noise, processor, speed
+from tlmd.client.machine_checks import card, disk, noise, processor, speed
 from tlmd.config import Config
 from tlmd.errors import TlmdError
 from tlmd.state_dir import default_state_dir
@@ -23,6 +23,7 @@ CHECKS: dict[str, MachineCheck] = {
     "versions": versions,
     "linker": linker,
     "processor": processor,
+    "card": card,
     "disk": disk,
     "checkpoint": checkpoint,
     "noise": noise,

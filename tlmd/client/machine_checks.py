@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import importlib.util
+import json
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 from tlmd.client.findings import FAIL, OK, WARN, CheckContext, Finding
+from tlmd.errors import BadInput
+from tlmd.measure.cores import CARD
 
 _LOW_BYTES, _NO_BYTES = 2_000_000_000, 200_000_000
 _QUIET, _NOISY = 0.05, 0.20  # coefficient of variation
@@ -80,6 +85,37 @@ def speed(context: CheckContext) -> Iterator[Finding]:
     caches = [f"{speed:.0f} from {size >> 20} MiB" for size, speed in limits.bandwidth[:-1]]
     speeds = ", ".join([f"{limits.memory_gb_s:.1f} from memory", *caches])
     yield Finding("memory", OK, f"GB/s on {core_list}: {speeds}")
+
+
+def card(_context: CheckContext) -> Iterator[Finding]:
+    """Say which CUDA card there is, and whether something can compile for it."""
+    from tlmd.space import target as targets
+
+    try:
+        target = targets.resolve(CARD)
+    except BadInput:
+        yield Finding("card", OK, "no CUDA card; jobs are for CPUs")
+        return
+    name = f"{json.loads(target.spec)['model']} ({target.isa})"
+    compiler = next((words for words, there in _compilers() if there), "")
+    if compiler:
+        yield Finding("card", OK, f"{name}; its programs are compiled with {compiler}")
+    else:
+        mend = "pip install cuda-bindings, or install nvcc and set TVM_CUDA_COMPILE_MODE=nvcc"
+        yield Finding("card", WARN, f"{name}; nothing compiles for it", mend)
+
+
+def _compilers() -> Iterator[tuple[str, bool]]:
+    mode = os.environ.get("TVM_CUDA_COMPILE_MODE", "nvrtc").lower()
+    yield "nvrtc", mode == "nvrtc" and _is_installed("cuda.bindings")
+    yield "nvcc", mode == "nvcc" and shutil.which("nvcc") is not None
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # its package is missing
+        return False
 
 
 def disk(context: CheckContext) -> Iterator[Finding]:

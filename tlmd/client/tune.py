@@ -28,7 +28,7 @@ from tlmd.client.tune_request import TuneRequest
 from tlmd.client.tune_result import TuneResult, check_out
 from tlmd.config import SHIPPED, Config
 from tlmd.errors import BadInput, Failed, Interrupted, NoDaemon
-from tlmd.measure.cores import plan_slots
+from tlmd.measure.cores import CARD, plan_slots
 from tlmd.model import checkpoint as checkpoints
 from tlmd.state_dir import make_state_dir
 from tlmd.workloads import frontends
@@ -67,6 +67,11 @@ def run(request: TuneRequest, config: Config, display: Display | None = None) ->
     started_at = time.monotonic()
     frontends.check(request.spec.name)
     check_out(request.out)
+    if CARD in request.target:
+        raise BadInput(
+            "tlmd tune compares models on CPUs; for a CUDA card set measure.cards, then "
+            f"`tlmd start`, `tlmd submit {request.spec.name} --target cuda` and `tlmd export`"
+        )
     state_dir = make_state_dir(request.state_dir).absolute()
     running = lifecycle.running(state_dir)
     cores = config.measure.run_cores

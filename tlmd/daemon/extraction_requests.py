@@ -14,6 +14,7 @@ from typing import Any
 
 from tlmd.daemon.task_extraction import ExtractionRequest
 from tlmd.errors import BadInput, Failed
+from tlmd.measure.cores import CARD
 from tlmd.pipeline.orders import Worker
 from tlmd.records.job_specs import JobSpec
 from tlmd.types import TargetInfo, Task
@@ -30,21 +31,23 @@ Slots = tuple[list[Worker], frozenset[str] | None]
 class ExtractionRequests:
     """Makes the requests of all jobs of a daemon.
 
-    `slots` returns the slots of a cluster; None: the daemon measures on its own machine only, and
-    the target of a job is resolved there. `is_stopping` ends a wait for a slot. The threads that
-    prepare jobs call `of`, so `slots` has to ask the pipeline's thread.
+    `slots` returns the slots that there are. On its own machine (`is_local`) only a CUDA card has
+    to be a slot; other targets are resolved there. `is_stopping` ends a wait for a slot. The
+    threads that prepare jobs call `of`, so `slots` has to ask the pipeline's thread.
     """
 
     def __init__(
         self,
         state_dir: Path,
         run_cores: int,
-        slots: Callable[[], Slots] | None,
+        slots: Callable[[], Slots],
+        is_local: bool,
         is_stopping: Callable[[], bool],
     ) -> None:
         self._cache_dir = str(state_dir / "corpus")
         self._run_cores = run_cores
         self._slots = slots
+        self._is_local = is_local
         self._is_stopping = is_stopping
 
     def of(
@@ -56,8 +59,8 @@ class ExtractionRequests:
         stops.
         """
         slot = None
-        if self._slots is not None:
-            slot = self._slot_for(spec, self._slots, on_stage)
+        if not self._is_local or _is_card(spec.target):
+            slot = self._slot_for(spec, on_stage)
         return ExtractionRequest(
             spec.model_spec,
             spec.target,
@@ -69,7 +72,7 @@ class ExtractionRequests:
 
     def check_tasks(self, spec: JobSpec, tasks: Iterable[Task]) -> None:
         """Raise `BadInput` if there is no slot for tasks of a file, and none is awaited."""
-        if self._slots is None or spec.wait_for_hardware:
+        if self._is_local or spec.wait_for_hardware:
             return
         joined, offered = self._slots()
         if offered is None or offered - {slot.resource for slot in joined}:
@@ -78,13 +81,11 @@ class ExtractionRequests:
             if not any(slot.accepts(target) for slot in joined):
                 raise _no_slot(f"tasks measured on {_cpu(target)}", joined, offered)
 
-    def _slot_for(
-        self, spec: JobSpec, slots: Callable[[], Slots], on_stage: Callable[[str], None]
-    ) -> TargetInfo:
+    def _slot_for(self, spec: JobSpec, on_stage: Callable[[str], None]) -> TargetInfo:
         """The hardware of the cluster's slot for a job. Waits until such a slot has joined."""
         wanted = _read(spec.target)
         while not self._is_stopping():
-            joined, offered = slots()
+            joined, offered = self._slots()
             for slot in joined:
                 if slot.target and _fits(slot, wanted):
                     return slot.target
@@ -96,8 +97,14 @@ class ExtractionRequests:
         raise Failed("the daemon is stopping")
 
 
+def _is_card(target: str) -> bool:
+    return target in (CARD, f"{_SLOT}{CARD}") or '"cuda"' in target
+
+
 def _read(target: str) -> str | dict[str, Any]:
     """``native``, ``slot:NAME`` or the keys of a TVM target."""
+    if target == CARD:
+        return f"{_SLOT}{CARD}"
     if target == "native" or target.startswith(_SLOT):
         return target
     try:
@@ -114,7 +121,9 @@ def _read(target: str) -> str | dict[str, Any]:
 
 def _fits(slot: Worker, wanted: str | dict[str, Any]) -> bool:
     if isinstance(wanted, str):
-        return wanted == "native" or slot.resource == _resource(wanted)
+        if wanted == "native":
+            return slot.target is not None and slot.target.device == "cpu"
+        return slot.resource == _resource(wanted)
     target: dict[str, Any] = json.loads(slot.target.spec) if slot.target else {}
     return wanted.items() <= target.items()
 
@@ -135,8 +144,8 @@ def _no_slot(what: str, joined: list[Worker], offered: frozenset[str]) -> BadInp
     cpus = {slot.resource: _cpu(slot.target) for slot in joined if slot.target}
     kinds = [f"{_name(r)} ({cpus.get(r, 'away')})" for r in sorted(offered | cpus.keys())]
     return BadInput(
-        f"no slot of the cluster has {what}; it has {', '.join(kinds) or 'no slots'}; "
-        "--wait-for-hardware waits until one joins"
+        f"no slot has {what}; there are {', '.join(kinds) or 'no slots'}; on a cluster, "
+        "--wait-for-hardware waits until one joins; `measure.cards` offers cards of this machine"
     )
 
 
@@ -146,4 +155,5 @@ def _name(resource: str) -> str:
 
 
 def _cpu(target: TargetInfo) -> str:
-    return f"{json.loads(target.spec).get('mcpu', target.arch)} {target.isa}"
+    spec = json.loads(target.spec)
+    return f"{spec.get('mcpu') or spec.get('model') or target.arch} {target.isa}"

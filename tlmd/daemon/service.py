@@ -85,7 +85,8 @@ class Service:
         requests = ExtractionRequests(
             state_dir,
             self._run_cores,
-            None if settings.is_local else self._ask_slots,
+            self._ask_slots,
+            settings.is_local,
             lambda: self._stopping,
         )
         self._jobs = JobManager(self.archive, self.event_log, self._report, requests, config.check)

@@ -10,6 +10,9 @@ from pathlib import Path
 
 from tlmd.errors import BadInput
 
+CARD = "cuda"
+"""Name and target of a slot that is a CUDA card: the one which its process sees."""
+
 _SYSFS = Path("/sys/devices/system/cpu")
 
 
@@ -67,6 +70,15 @@ def plan_slots(
     return [
         CoreLayout(together.run[i * each : (i + 1) * each], together.build) for i in range(count)
     ]
+
+
+def card_cores(available: set[int] | None, index: int) -> CoreLayout:
+    """The cores for card `index`: one that starts its programs, on all of them they are built.
+
+    `available` are those that slots of CPUs leave; None: all of this process.
+    """
+    cpus = tuple(sorted(os.sched_getaffinity(0) if available is None else available))
+    return CoreLayout((cpus[index % len(cpus)],), cpus)
 
 
 def threads() -> set[int]:

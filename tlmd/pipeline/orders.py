@@ -58,8 +58,10 @@ class Worker:
 
     def accepts(self, target: TargetInfo) -> bool:
         """Whether this slot may time programs of `target`: times of unlike machines never mix."""
-        if self.local or self.target is None:
+        if self.target is None:
             return self.kind is WorkerKind.MEASURER
+        if self.local:  # for any CPU that it can run
+            return self.target.device == target.device
         return self.target.fingerprint == target.fingerprint
 
 

@@ -1,4 +1,4 @@
-"""Whether this machine's CPU can run the programs of a target: LLVM builds for any of them."""
+"""Whether this machine can run the programs of a target: TVM builds for any of them."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def check(info: TargetInfo) -> None:
 
 def missing_for(info: TargetInfo, cpuinfo: Path = _CPUINFO) -> str:
     """What this machine lacks for a target, in a few words; empty: nothing."""
-    if info.device != "cpu":
-        return f"slots measure on CPUs, not on {info.device}"
+    if info.device == "cuda":
+        return "" if tvm.cuda(0).exist else "there is no CUDA card that TVM can use"
     here = architecture("")
     if info.arch != here:
         return f"it is for {info.arch}"
