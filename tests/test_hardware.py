@@ -14,8 +14,8 @@ import ray
 import tlmd
 from actors import placement, session
 from tests import endtoend, test_cluster_yaml
+from tests.card_daemon import CARD
 from tests.simulated import TARGET, task
-from tests.test_space_gpu import CARD
 from tlmd import config
 from tlmd.daemon.extraction_requests import ExtractionRequests, Slots
 from tlmd.daemon.jobs import make_spec

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import random
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import tvm
@@ -10,6 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from benchmarks.setting import tasks
+from tests import endtoend
+from tests.card_daemon import CARD
 from tlmd.computation import FactorLimit, MemoryLimit
 from tlmd.config import SHIPPED
 from tlmd.errors import BadInput
@@ -24,10 +30,6 @@ from tlmd.space.space import InvalidCandidate, TaskSpace
 from tlmd.space.target import resolve, tvm_target
 from tlmd.types import Candidate, Task
 
-CARD = resolve(
-    '{"kind":"cuda","arch":"sm_80","model":"a card","max_shared_memory_per_block":49152,'
-    '"max_threads_per_block":1024,"thread_warp_size":32,"l2_cache_size_bytes":41943040}'
-)
 TASKS = tasks(CARD)
 GEMM, CONVOLUTION, SOFTMAX, DEPTHWISE = TASKS
 
@@ -128,3 +130,24 @@ def test_written_programs_and_those_without_a_search_compile(
     for program in [*schedules, gpu_default.scheduled(module, tvm_target(CARD))]:
         source = tvm.compile(program, tvm_target(CARD)).mod.imports[0].inspect_source()
         assert "__global__" in source and "threadIdx.x" in source
+
+
+@pytest.mark.slow
+def test_a_job_for_a_card_from_end_to_end(tmp_path: Path) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "tests.card_daemon",
+        str(tmp_path / "state"),
+        endtoend.MODEL,
+        "3",
+    ]
+    done = subprocess.run(
+        command, cwd=endtoend.ROOT, capture_output=True, text=True, check=False, timeout=280
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["state"] == "done" and found["devices"] == ["cuda"], found
+    assert found["tasks"] >= 3 and found["statuses"]["ok"] >= found["tasks"], found
+    assert set(found["statuses"]) <= {"ok", "invalid"}
+    assert found["statuses"].get("invalid", 0) <= found["statuses"]["ok"] / 2, found
