@@ -78,12 +78,14 @@ def test_a_dead_process_of_ray_ends_the_daemon_with_a_code_for_its_supervisor(
 
 
 def test_ray_starts_without_processes_that_nobody_uses() -> None:
-    from ray._private import parameter
+    from ray._private import parameter, services
 
+    start_api = services.start_api_server
     with session._without_helpers():
         params = parameter.RayParams()
         assert params.no_monitor and not params.include_log_monitor
-    assert not parameter.RayParams().no_monitor
+        assert services.start_api_server() == (None, None)
+    assert not parameter.RayParams().no_monitor and services.start_api_server is start_api
 
 
 def test_a_slot_is_looked_up_in_the_thread_that_changes_the_slots(

@@ -49,7 +49,7 @@ def test_a_full_disk_is_waited_for_and_nothing_is_lost_or_told_before(after: int
     kept = len(store.rows)
     for _ in range(60):
         run.pipeline.step(1.0)
-    assert len(store.rows) == kept and job.state is JobState.RUNNING
+    assert len(store.rows) == kept and not job.state.is_finished
     (told,) = run.events("disk_full")
     assert told["error"] == store_line() and job.reason == f"it waits: {store_line()}"
     store.is_full = False

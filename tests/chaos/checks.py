@@ -19,6 +19,7 @@ from tlmd.records.store import RecordStore
 
 _ESSENTIAL = Counter(measurer=SLOTS, generator=1, registry=1)
 _STRAYS_S = 30.0  # an actor may close files before it ends
+_LOOK_S = 0.5  # looking costs time of the core that the daemon needs
 _NEW = 2  # records of each job after a blow; the first may have been under way
 _REAL = "real"
 
@@ -95,7 +96,7 @@ class Checks:
         while not condition():
             tail = self._daemon.log()[-3000:] if time.monotonic() > deadline else ""
             assert not tail, f"no {what}; {self._daemon.status()}; the log ends with: {tail}"
-            time.sleep(0.2)
+            time.sleep(_LOOK_S)
 
     def check(self, blow: str) -> None:
         """Records, jobs, checkpoint and processes are as they must be."""

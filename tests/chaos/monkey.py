@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import time
 from pathlib import Path
@@ -12,7 +13,7 @@ from tests.chaos.checks import Checks, Report
 from tests.chaos.daemon_process import DaemonProcess
 from tests.chaos.small_disk import SmallDisk
 
-_EXPORT_EVERY = 10  # blows
+_EXPORT_EVERY = 25  # blows
 _END_S = 90.0
 
 
@@ -53,7 +54,7 @@ class Monkey:
         number = sum(report.blows.values())
         print(
             f"{time.strftime('%H:%M:%S')} {number} {blow}: {report.recoveries[-1]:.1f} s, "
-            f"{report.records} records, checkpoint {report.version}",
+            f"{report.records} records, checkpoint {report.version}, load {os.getloadavg()[0]:.0f}",
             flush=True,
         )
         if number % _EXPORT_EVERY == 0:
