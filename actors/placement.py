@@ -48,26 +48,30 @@ def actor_specs(settings: Settings) -> list[ActorSpec]:
     nodes = [node for node in ray.nodes() if node["Alive"]]
     if not any(node["NodeID"] == head for node in nodes):
         raise ClusterLost("Ray's own processes have died; `tlmd start` goes on")
-    found = [ActorSpec("registry", WorkerKind.REGISTRY, head, True)]
-    for node in nodes:
-        found += _slots(settings, node["NodeID"], node["Resources"], node["NodeID"] == head)
-    count = settings.config.daemon.generators or _generators(settings)
-    spread = _best_nodes(nodes, "generate", head, settings)
-    left = _cards_left(nodes, found)
+    slots = [
+        spec
+        for node in nodes
+        for spec in _slots(settings, node["NodeID"], node["Resources"], node["NodeID"] == head)
+    ]
+    left = _cards_left(nodes, slots)
+    trainer = []
     if settings.config.train.enabled:
         node = _best_nodes(nodes, "train", head, settings)[0]
         gpus = min(left[node], 1)
         left[node] -= gpus
-        found.append(
-            ActorSpec("trainer", WorkerKind.TRAINER, node, node == head, optional=True, gpus=gpus)
-        )
+        kind = WorkerKind.TRAINER
+        trainer = [ActorSpec("trainer", kind, node, node == head, optional=True, gpus=gpus)]
+    count = settings.config.daemon.generators or _generators(settings)
+    spread = _best_nodes(nodes, "generate", head, settings)
+    each = -(-count // len(spread))
+    generators = []
     for i in range(count):
         node = spread[i % len(spread)]
-        share = 0.0 if left[node] < 1 else 1 / -(-count // len(spread))  # of one card
-        found.append(
-            ActorSpec(f"generator-{i}", WorkerKind.GENERATOR, node, node == head, gpus=share)
-        )
-    return found
+        share = 1 / each if left[node] >= 1 else 0.0  # of one card
+        kind = WorkerKind.GENERATOR
+        generators.append(ActorSpec(f"generator-{i}", kind, node, node == head, gpus=share))
+    registry = ActorSpec("registry", WorkerKind.REGISTRY, head, True)
+    return [registry, *generators, *slots, *trainer]  # a generator takes longest to start
 
 
 def _cards_left(nodes: list[dict[str, Any]], slots: list[ActorSpec]) -> Counter[str]:

@@ -140,6 +140,7 @@ def prepare(settings: Settings) -> None:
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
         "RAY_worker_niceness": "0",
+        "RAY_worker_maximum_startup_concurrency": "16",  # else one actor at a time per core
         "RAY_memory_monitor_refresh_ms": "0",  # it would kill bystanders; children have limits
         "RAY_gcs_rpc_server_reconnect_timeout_s": "15",  # then this process ends
         "RAY_DEDUP_LOGS": "0",

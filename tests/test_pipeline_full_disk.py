@@ -12,7 +12,7 @@ from tests.simulated import MemoryStore, options
 from tlmd.errors import DiskFull
 from tlmd.pipeline.jobs import TuningJob
 from tlmd.pipeline.wall_clock import WallClock
-from tlmd.types import Baseline, JobState, Record
+from tlmd.types import Baseline, Record
 
 
 @dataclass

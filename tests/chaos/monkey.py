@@ -13,7 +13,7 @@ from tests.chaos.checks import Checks, Report
 from tests.chaos.daemon_process import DaemonProcess
 from tests.chaos.small_disk import SmallDisk
 
-_EXPORT_EVERY = 25  # blows
+_EXPORT_EVERY = 50  # blows
 _END_S = 90.0
 
 

@@ -29,6 +29,7 @@ _NAMES = {target.fingerprint for target in HARDWARE}
 _PLACE = "tests.chaos.simulated_daemon"
 _SETTINGS = {
     "train.steps": 1,
+    "train.seconds": 60,  # before that no round is interrupted
     "train.rounds": 1,
     "train.window": 200,
     "pipeline.batch": 8,
