@@ -54,7 +54,10 @@ class RayHead:
     def __exit__(self, *_error: object) -> None:
         if self._process is not None:
             self._process.terminate()
-            self._process.wait(_STOP_S)
+            try:
+                self._process.wait(_STOP_S)
+            except subprocess.TimeoutExpired:
+                self.kill()
         shutil.rmtree(self._scratch, ignore_errors=True)
 
     def start(self) -> None:

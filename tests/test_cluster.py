@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
-import socket
 import subprocess
 import sys
-import tempfile
 import time
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 import tlmd
 from tests import endtoend, processes
+from tests.ray_head import RayHead
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 TRIALS = 6
 
@@ -43,95 +43,93 @@ def test_a_node_dies_in_the_middle_of_a_batch(tmp_path: Path) -> None:
     assert sum(result["tasks"]) == result["records"] > result["recorded_when_killed"]
 
 
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
-
-
 @pytest.fixture
-def head(tmp_path: Path) -> Iterator[dict[str, str]]:
-    """A local head with its dashboard, as `ray start --head` makes it; the environment for it."""
-    token = tmp_path / "ray_token"
-    token.write_text("0123456789abcdef" * 4)
-    token.chmod(0o600)
-    gcs, dashboard = free_port(), free_port()
-    scratch = tempfile.mkdtemp(prefix="r")  # short: it is part of the paths of sockets
-    environment = {
-        **os.environ,
-        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
-        "RAY_AUTH_MODE": "token",
-        "RAY_AUTH_TOKEN_PATH": str(token),
-        "RAY_USAGE_STATS_ENABLED": "0",
-        "RAY_worker_niceness": "0",
-        "RAY_API_SERVER_ADDRESS": f"http://127.0.0.1:{dashboard}",
-        "TLMD_STATE_DIR": str(tmp_path / "head"),
-    }
-    ray = str(Path(sys.executable).parent / "ray")
-    command = [ray, "start", "--head", "--block", f"--port={gcs}", f"--dashboard-port={dashboard}"]
-    # Jobs are submitted to the agent; another Ray of this machine may have its usual port.
-    command += [f"--dashboard-agent-listen-port={free_port()}"]
-    command += ["--dashboard-host=127.0.0.1", "--include-dashboard=true", "--num-cpus=2"]
-    command += ["--resources", '{"measure":1,"control":1}', f"--temp-dir={scratch}"]
-    log = (tmp_path / "head.log").open("w")
-    process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
-    try:
-        processes.wait_for(
-            lambda: (
-                subprocess.run(
-                    [ray, "job", "list"], env=environment, capture_output=True, check=False
-                ).returncode
-                == 0
-            ),
-            90,
-            "head",
-        )
-        yield environment
-    finally:
-        process.terminate()
-        process.wait(30)
-        log.close()
-        shutil.rmtree(scratch, ignore_errors=True)
+def head(tmp_path: Path) -> Iterator[RayHead]:
+    with RayHead(tmp_path) as head:
+        yield head
 
 
-def test_a_submitted_job_runs_and_drains_when_it_is_stopped(
-    head: dict[str, str], tmp_path: Path
-) -> None:
+def test_a_submitted_job_runs_and_drains_when_it_is_stopped(head: RayHead, tmp_path: Path) -> None:
     state = tmp_path / "state"
-    ray = str(Path(sys.executable).parent / "ray")
     settings = {
         "RAY_JOB_STOP_WAIT_TIME_S": "60",
-        "PYTHONPATH": str(endtoend.ROOT),
         "TLMD_TRAIN__ENABLED": "false",  # `three_nodes` trains on a cluster
         "TLMD_GENERATE__CHECKPOINT": os.environ["TLMD_GENERATE__CHECKPOINT"],
         "XDG_CACHE_HOME": os.environ["XDG_CACHE_HOME"],
+        "PYTHONPATH": str(endtoend.ROOT),
     }
-    serve = [sys.executable, "-m", "tlmd.cli", "serve", "--address", "auto"]
-    command = [ray, "job", "submit", "--no-wait", "--submission-id", "tlmd"]
-    command += ["--runtime-env-json", json.dumps({"env_vars": settings}), "--"]
-
-    def submitted() -> bool:  # Ray refuses a job until the agent of a node has started
-        whole = [*command, *serve, "--state-dir", str(state)]
-        done = subprocess.run(whole, env=head, capture_output=True, text=True, check=False)
-        assert done.returncode == 0 or "No available agent" in done.stderr, done.stderr
-        return done.returncode == 0
-
-    processes.wait_for(submitted, 60, "agent of Ray")
+    serve = endtoend.command("serve", "--address", "auto", "--state-dir")
+    head.submit("tlmd", settings, *serve, str(state))
     processes.wait_for(lambda: (state / "daemon.json").exists(), 90, "daemon")
     daemon = tlmd.connect(state)
-    job = daemon.submit(endtoend.LONG, trials=30)
+    job = daemon.submit(endtoend.LONG, trials=60)
     processes.wait_for(lambda: len(endtoend.candidates(state)) >= 3, 150, "records")
     assert job.status()["state"] == "running"
 
-    stop = subprocess.run(
-        [ray, "job", "stop", "tlmd"], env=head, capture_output=True, text=True, check=False
-    )
+    _check_second_submissions(head, settings, serve, state, tmp_path / "other")
+    _check_refused_target(state)
+    _check_exported_figures(head, daemon)
+    assert job.status()["state"] == "running"
+
+    stop = head.ray("job", "stop", "tlmd")
     assert stop.returncode == 0, stop.stderr
-    log = subprocess.run(
-        [ray, "job", "logs", "tlmd"], env=head, capture_output=True, text=True, check=False
-    )
+    log = head.ray("job", "logs", "tlmd")
     assert "everything measured is kept" in log.stdout, log.stdout[-3000:]
     assert not (state / "daemon.json").exists()
     count = len(endtoend.candidates(state))
     time.sleep(1.0)
     assert len(endtoend.candidates(state)) == count >= 3
+
+
+def _check_second_submissions(
+    head: RayHead, settings: dict[str, str], serve: list[str], state: Path, other: Path
+) -> None:
+    """A second daemon is refused, on the same state directory and on another one."""
+    for name, folder, reason in (
+        ("again", state, f"the state directory {state} is in use by pid"),
+        ("other", other, "another daemon has the slots of this Ray cluster"),
+    ):
+        head.submit(name, settings, *serve, str(folder))
+        told: list[str] = []
+        deadline = time.monotonic() + 150
+        while not any("failed" in line for line in told) and time.monotonic() < deadline:
+            told = head.ray("job", "status", name).stdout.splitlines()
+        (line,) = [line for line in told if line.startswith("tlmd: ")]
+        assert reason in line
+
+
+def _check_refused_target(state: Path) -> None:
+    done = endtoend.run("submit", endtoend.MODEL, "--target", "slot:gpu", "--state-dir", state)
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert "no slot of the cluster has the target 'slot:gpu'; it has slots without" in line
+
+
+def _check_exported_figures(head: RayHead, daemon: tlmd.Daemon) -> None:
+    """Ray's agent exports what `/metrics` says; one page may lack some of it."""
+    (node,) = head.nodes()
+    url = f"http://127.0.0.1:{node['MetricsExportPort']}/metrics"
+    figures: dict[str, float] = {}
+
+    def scraped() -> bool:
+        text = urllib.request.urlopen(url, timeout=20).read().decode()
+        for family in text_string_to_metric_families(text):
+            for sample in family.samples:
+                if sample.name.startswith("ray_tlmd_"):
+                    own = {k: sample.labels[k] for k in ("state", "kind") if k in sample.labels}
+                    label = "".join(own.values())
+                    figures[f"{sample.name.removeprefix('ray_tlmd_')} {label}".strip()] = (
+                        sample.value
+                    )
+        return figures.get("measured_total", 0) >= 3 and len(figures) >= 20
+
+    before = daemon.status()
+    processes.wait_for(scraped, 60, "figures")
+    after = daemon.status()
+    assert before["measured"] - 10 <= figures["measured_total"] <= after["measured"]
+    assert figures.get("failed_total", 0) <= after["failed"]
+    assert figures["slots"] == 1 and 0 <= figures["slots_busy"] <= 1 and figures["rate"] > 0
+    assert figures["jobs running"] == 1 and figures["state running"] == 1
+    assert figures["version"] == after["version"]
+    assert figures["actors generator"] >= 1
+    assert figures["candidates queued"] + figures["candidates in_flight"] > 0
