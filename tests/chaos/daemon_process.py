@@ -101,11 +101,18 @@ class DaemonProcess:
             time.sleep(0.1)
 
     def of_ray(self) -> list[int]:
-        """The pids of Ray's own two processes."""
-        with contextlib.suppress(psutil.Error):
-            own = psutil.Process(self.pid).children(recursive=True)
-            return [p.pid for p in own if p.name() in ("raylet", "gcs_server")]
-        return []
+        """The pids of Ray's own two processes; waits until it has them."""
+        while len(found := self._named("raylet", "gcs_server")) < 2:
+            self.running()
+            time.sleep(0.1)
+        return found
+
+    def _named(self, *names: str) -> list[int]:
+        found = []
+        for process in psutil.Process(self.pid).children(recursive=True):
+            with contextlib.suppress(psutil.Error):  # it has just ended
+                found += [process.pid] * (process.name() in names)
+        return found
 
     def servers(self) -> list[int]:
         """The pids of its measuring servers."""
