@@ -46,7 +46,8 @@ LANES = float_lanes(TARGET)
 class Network(nn.Module):
     """Winograd applies to four convolutions: the others have a stride, groups, or few channels.
 
-    Weights are packed but for groups and for columns that are no whole vectors.
+    Weights are packed but for groups and for columns of which no vector, half or quarter of one
+    can be written.
     """
 
     def __init__(self) -> None:
@@ -59,8 +60,8 @@ class Network(nn.Module):
         self.tall = nn.Conv2d(LANES, LANES, 3, padding=1)
         self.strided = nn.Conv2d(LANES, LANES, 3, 2, 1)
         self.grouped = nn.Conv2d(LANES, LANES, 3, 1, 1, groups=2)
-        self.wide = nn.Linear(4, 5 * LANES)
-        self.narrow = nn.Linear(5 * LANES, 3)
+        self.wide = nn.Linear(4, 5 * LANES + LANES // 2)
+        self.narrow = nn.Linear(5 * LANES + LANES // 2, 3)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = torch.relu(self.first(x))

@@ -26,6 +26,7 @@ PRODUCTS, PLACED = "packed_products", "packed_placed"
 _CHEAPER = 0.97  # the work of the packed program over that of the direct one; it is tried first
 _KERNEL_ROWS = (6, 8, 5)  # good kernels have so many rows
 _MOST_PADDED = 1.02  # rows in all over rows that are needed, for a choice of kernels
+_NARROWEST = 4  # vectors of the output are at least a quarter as wide as those of the target
 _PANEL_VECTORS = {4: 1.0, 3: 1.02, 2: 1.1, 1: 1.4}
 """Vectors of a panel -> time of a kernel for each of its vectors, relative, roughly measured."""
 
@@ -34,7 +35,8 @@ def packed(direct: Implementation, constants: Sequence[int], lanes: int) -> Impl
     """The program with packed weights; None where they cannot be packed.
 
     The weights ``[..., N]`` become ``[panels, K, columns]`` with K the product of the other
-    dimensions and columns a multiple of `lanes`, the elements of a vector of the target.
+    dimensions and columns a multiple of `lanes`, the elements of a vector of the target. Columns
+    too many are computed, but not written.
     `constants`: positions of the parameters that are weights.
     """
     function = direct.module["main"]
@@ -42,7 +44,7 @@ def packed(direct: Implementation, constants: Sequence[int], lanes: int) -> Impl
     weights = [function.params[index] for index in constants]
     if found is None or not any(found.weights.source.same_as(p) for p in weights):
         return None
-    if not _is_gemm(found) or shape_of(found.output)[-1] % lanes:
+    if not _is_gemm(found) or written_lanes(shape_of(found.output)[-1], lanes) * _NARROWEST < lanes:
         return None
     made = contraction.replaced(direct.module, found, _stages(found, lanes))
     return Implementation(PACKED, made, direct.flops, _CHEAPER * direct.work)
@@ -74,7 +76,7 @@ def _stages(found: Contraction, lanes: int) -> Any:
     spatial, reduction = _iterators(found)
     *outer, columns = shape_of(found.output)
     rows, depth = math.prod(outer), shape_of(found.weights.source)[:-1]
-    panel = panel_vectors(columns // lanes) * lanes
+    panel = panel_vectors(-(-columns // lanes)) * lanes
     padded = padded_rows(rows)
     data = te.placeholder(long(shape_of(found.data.source)), DTYPE, name="data")
     weights = te.placeholder(
@@ -96,6 +98,11 @@ def _stages(found: Contraction, lanes: int) -> Any:
         name=PLACED,
     )
     return te.create_prim_func([data, weights, placed])
+
+
+def written_lanes(columns: int, lanes: int) -> int:
+    """Elements of the vectors in which rows of the output are written: no vector is cut off."""
+    return math.gcd(columns, lanes)
 
 
 def padded_rows(rows: int) -> int:

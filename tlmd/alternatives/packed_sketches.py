@@ -73,10 +73,12 @@ def _finish(program: StageSchedule, nest: _GemmLoops, unrolled: Any, at: Any) ->
     row, vector, lane = nest.kernel
     program.kernel((unrolled, row, vector), lane)
     last = program.block(program.inline_from(stages.PLACED))
-    schedule.transform_block_layout(last, _as_matrix(program.extents(last)))
+    extents = program.extents(last)
+    schedule.transform_block_layout(last, _as_matrix(extents))
     schedule.reverse_compute_at(last, at, preserve_unit_loops=True)
     _, column = schedule.get_loops(last)[-2:]
-    parts, lane = program.vectors(column)
+    lanes = stages.written_lanes(extents[-1], program.lanes)
+    parts, lane = schedule.split(column, [None, lanes])
     program.kernel((parts,), lane)
     if program.names[0] != stages.PRODUCTS:
         _pad(program)
