@@ -14,6 +14,7 @@ import shutil
 import socket
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -36,6 +37,7 @@ DAEMON = "tlmd"
 _NAMESPACE = "tlmd"
 _OTHER_S = 10.0  # for the actors of a daemon that has died
 _LOST_S = 15.0  # without an answer of the head; Ray itself would end this process after 60
+_NO_HEAD = "the head of the Ray cluster has ended"
 _CONNECT_S = 2.0
 _CURRENT = Path("/tmp/ray/ray_current_cluster")  # Ray's note of the address
 _AGAIN_S = 5.0  # between two attempts to join a cluster
@@ -215,6 +217,21 @@ def _join(settings: Settings, ray: Any) -> None:
     _check_alone(ray)
     settings.head = _host_and_port(ray.get_runtime_context().gcs_address)
     settings.answered = time.monotonic()
+    threading.Thread(target=_watch, args=(settings,), name="head", daemon=True).start()
+
+
+def _watch(settings: Settings) -> None:
+    """End this process where the head has ended and a call of Ray in another thread waits for it.
+
+    Such a call never returns. Everything acknowledged is on disk.
+    """
+    while (head := settings.head) is not None:
+        time.sleep(_AGAIN_S)
+        if _answers(head):
+            settings.answered = time.monotonic()
+        elif time.monotonic() > settings.answered + 2 * _LOST_S:
+            _log.error("%s", _NO_HEAD)
+            os._exit(ClusterLost.exit_code)
 
 
 def _head_at(address: str) -> tuple[str, int] | None:
@@ -271,7 +288,7 @@ def check(settings: Settings) -> bool:
     if _answers(settings.head):
         settings.answered = time.monotonic()
     elif time.monotonic() > settings.answered + _LOST_S:
-        raise ClusterLost("the head of the Ray cluster has ended")
+        raise ClusterLost(_NO_HEAD)
     else:
         return False
     return True
@@ -290,6 +307,7 @@ def stop(settings: Settings) -> None:
 
     started = psutil.Process().children(recursive=True) if settings.is_local else []
     ray.shutdown()
+    settings.head = None
     for process in psutil.wait_procs(started, _END_S)[1]:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.kill()

@@ -102,7 +102,7 @@ def _check_refused_target(state: Path) -> None:
     done = endtoend.run("submit", endtoend.MODEL, "--target", "slot:gpu", "--state-dir", state)
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()
-    assert "no slot of the cluster has the target 'slot:gpu'; it has slots without" in line
+    assert "no slot can run the target 'slot:gpu'; there are slots without" in line
 
 
 def _check_exported_figures(head: RayHead, daemon: tlmd.Daemon) -> None:

@@ -8,6 +8,7 @@ late, one is killed in the middle of a batch and comes back. Run as a program by
 from __future__ import annotations
 
 import json
+import os
 import sys
 import threading
 import time
@@ -22,6 +23,8 @@ from tlmd import wire
 from tlmd.pipeline.orders import BaselineOrder, MeasureOrder
 from tlmd.types import Baseline, Outcome, Status, TargetInfo, Task
 
+# So many nodes on few cores answer late; `three_nodes` has fewer.
+os.environ |= {"RAY_health_check_timeout_ms": "10000", "RAY_health_check_failure_threshold": "10"}
 _WIDE = "avx512f" in Path("/proc/cpuinfo").read_text()
 KINDS = {
     "narrow": json.dumps({"kind": "llvm", "mcpu": "x86-64-v3" if _WIDE else "x86-64-v2"}),
@@ -107,7 +110,8 @@ class Scene:
     def add(self, kind: str, simulated: bool = True) -> Any:
         """Add a node with one slot."""
         name = kind + (self._simulated if simulated else "")
-        return self._cluster.add_node(num_cpus=1, resources={f"measure:{name}": 1})
+        # `wait` would give up after 30 s.
+        return self._cluster.add_node(False, num_cpus=1, resources={f"measure:{name}": 1})
 
     def remove(self, node: Any) -> None:
         """Kill a node."""

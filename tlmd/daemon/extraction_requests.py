@@ -79,7 +79,7 @@ class ExtractionRequests:
             return  # they may be for a slot that is starting, or is away
         for target in dict.fromkeys(task.target for task in tasks):
             if not any(slot.accepts(target) for slot in joined):
-                raise _no_slot(f"tasks measured on {_cpu(target)}", joined, offered)
+                raise _no_slot(f"tasks made on another machine ({_cpu(target)})", joined, offered)
 
     def _slot_for(self, spec: JobSpec, on_stage: Callable[[str], None]) -> TargetInfo:
         """The hardware of the cluster's slot for a job. Waits until such a slot has joined."""
@@ -144,7 +144,7 @@ def _no_slot(what: str, joined: list[Worker], offered: frozenset[str]) -> BadInp
     cpus = {slot.resource: _cpu(slot.target) for slot in joined if slot.target}
     kinds = [f"{_name(r)} ({cpus.get(r, 'away')})" for r in sorted(offered | cpus.keys())]
     return BadInput(
-        f"no slot has {what}; there are {', '.join(kinds) or 'no slots'}; on a cluster, "
+        f"no slot can run {what}; there are {', '.join(kinds) or 'no slots'}; on a cluster, "
         "--wait-for-hardware waits until one joins; `measure.cards` offers cards of this machine"
     )
 
