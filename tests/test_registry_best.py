@@ -98,3 +98,19 @@ def test_a_lost_best_version_is_no_reason_to_stop(tmp_path: Path, base: Path) ->
         assert registry.publish(blob(version), version, Gate(results)).accepted
     (tmp_path / "v000001" / "manifest.json").unlink()
     assert registry.publish(blob(3), 3, Gate(results)).accepted
+
+
+def test_a_registry_starts_without_building_a_network(
+    tmp_path: Path, base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes seconds in which no generator can start, most of all on a busy machine."""
+    Registry(tmp_path, base).publish(blob(1), 1, accept)
+    Registry(tmp_path, base).publish(blob(2), 2, accept)
+
+    def refuse_to_build(directory: Path) -> Checkpoint:
+        raise AssertionError(directory)
+
+    monkeypatch.setattr(checkpoints, "load", refuse_to_build)
+    assert Registry(tmp_path, base).current == 2
+    (tmp_path / "v000002" / "model.safetensors").write_bytes(b"damaged")
+    assert Registry(tmp_path, base).current == 1, "files are checked all the same"

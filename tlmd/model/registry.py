@@ -15,7 +15,7 @@ import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from tlmd.config import SHIPPED
 from tlmd.durable import sync
@@ -28,6 +28,7 @@ from tlmd.types import Published
 
 _log = logging.getLogger("tlmd.registry")
 _FOLDER = re.compile(r"v(\d{6,})")
+_Used = TypeVar("_Used")
 _LEFTOVER = re.compile(r"\.(v\d{6,}|current)\.(draft|gone)")
 
 
@@ -90,10 +91,9 @@ class Registry:
             directory.mkdir(parents=True, exist_ok=True)
             self._remove_leftovers()
             self._state = registry_state.read(directory, self._folders())
-            if self.current:
-                self._in_force()
-            else:  # its files are enough to check: building the network imports torch (seconds)
-                checkpoints.read(self._base)
+            # The files are enough to check: building the network imports torch, which takes seconds
+            # in which no generator can start. It was built before the version came into force.
+            self._in_force(self._check)
 
     @property
     def current(self) -> int:
@@ -197,12 +197,19 @@ class Registry:
             raise BadInput(f"{folder} holds version {loaded.version}; remove it")
         return loaded
 
-    def _in_force(self) -> Checkpoint:
-        """The checkpoint in force. If it cannot be used, put an older one in force."""
+    def _check(self, version: int) -> None:
+        """Raise `BadInput` where files of a version are missing or damaged. Builds no network."""
+        folder = self._known(version)
+        checkpoints.read(folder)
+        if version and (held := checkpoints.manifest(folder)["version"]) != version:
+            raise BadInput(f"{folder} holds version {held}; remove it")
+
+    def _in_force(self, use: Callable[[int], _Used]) -> _Used:
+        """What `use` gives for the version in force; an older one replaces what it refuses."""
         older = [v for v in reversed(self._folders()) if v < self.current]
         for version in (self.current, *older, 0):
             try:
-                loaded = self._load(version)
+                used = use(version)
             except BadInput as error:
                 if version == 0:
                     raise
@@ -211,12 +218,12 @@ class Registry:
             if version != self.current:
                 _log.warning("version %d is in force now, and none is pinned", version)
                 self._put(replace(self._state, current=version, pinned=None))
-            return loaded
+            return used
         raise AssertionError("the base is returned or raises")
 
     def _rivals(self) -> list[Checkpoint]:
         """The version in force, and the best so far where they can be used."""
-        found = {(current := self._in_force()).version: current}
+        found = {(current := self._in_force(self._load)).version: current}
         for version in self._state.best:
             if version not in found:
                 try:
