@@ -18,7 +18,7 @@ from tlmd.records.task_file import load_tasks
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 
-TRIALS, TRIALS_FULL = 12, 80  # real slots are faster, and new ones take longer to start
+TRIALS, TRIALS_FULL = 16, 80
 
 
 def exported_times(directory: Path) -> dict[str, list[float]]:

@@ -186,8 +186,11 @@ def run(
     lost = scene.until(lambda: scene.in_flight(victim), "work for the victim")
     name = scene.slot(victim)["name"]
     scene.remove(victim)
+    service.pause(True)  # however slowly nodes start, there is work left for them
     scene.until(lambda: not scene.slot(victim), "victim gone")
     returned = scene.add("wide")
+    scene.until(lambda: scene.slot(late) and scene.slot(returned), "both new slots")
+    service.pause(False)
     scene.until(lambda: scene.has_worked(late), "work for the late node")
     scene.until(lambda: scene.has_worked(returned), "work for the returned node")
     scene.until(lambda: all(job_state(service, j) != "running" for j in jobs.values()), "end")
