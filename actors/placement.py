@@ -11,8 +11,9 @@ import ray
 import yaml  # type: ignore[import-untyped]
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from actors.cluster_head import DAEMON
 from actors.host import actor_class
-from actors.session import DAEMON, Settings
+from actors.session import Settings
 from tlmd.errors import ClusterLost
 from tlmd.measure.cores import CARD, plan_slots
 from tlmd.pipeline.orders import WorkerKind

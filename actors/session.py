@@ -1,4 +1,4 @@
-"""Starts and ends Ray: a private instance on loopback, or joins a cluster that runs already.
+"""Starts and ends Ray: a private instance on loopback, or a cluster that runs already.
 
 Ray reads its environment when it is imported, so nothing here imports it before `prepare`.
 """
@@ -11,11 +11,8 @@ import logging
 import os
 import secrets
 import shutil
-import socket
 import sys
 import tempfile
-import threading
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,23 +21,15 @@ from typing import Any
 import psutil
 from platformdirs import user_cache_path
 
+from actors import cluster_head
+from actors.cluster_head import ClusterHead
 from tlmd.config import SHIPPED, Config
-from tlmd.errors import BadInput, ClusterLost, Failed, TlmdError
+from tlmd.errors import ClusterLost, Failed, TlmdError
 from tlmd.measure.cores import plan_slots
-from tlmd.supervisor import SUPERVISOR
 
 _log = logging.getLogger("tlmd.cluster")
 
 _SYSTEM = {"gcs_server", "raylet"}
-DAEMON = "tlmd"
-"""Name of an actor that the daemon of a cluster has: there is one daemon per cluster."""
-_NAMESPACE = "tlmd"
-_OTHER_S = 10.0  # for the actors of a daemon that has died
-_LOST_S = 15.0  # without an answer of the head; Ray itself would end this process after 60
-_NO_HEAD = "the head of the Ray cluster has ended"
-_CONNECT_S = 2.0
-_CURRENT = Path("/tmp/ray/ray_current_cluster")  # Ray's note of the address
-_AGAIN_S = 5.0  # between two attempts to join a cluster
 _END_S = 1.0  # its actors have closed: nothing of the others is worth waiting for
 REAL_SLOT = "actors.measurer:MeasurerActor"
 REAL_GENERATOR = "actors.generator:GeneratorActor"
@@ -66,12 +55,10 @@ class Settings:
     """Ray's own folder."""
     system: tuple[psutil.Process, ...] = ()
     """The processes of a private instance without which it does not work."""
-    head: tuple[str, int] | None = None
-    """Where the head of the cluster answers that was joined."""
+    head: ClusterHead | None = None
+    """Of the cluster that was joined."""
     stopping: bool = False
     """The daemon is to end: it does not wait for a cluster."""
-    answered: float = 0.0
-    """When it did so last, in monotonic seconds."""
     cores: frozenset[int] = frozenset()
     """Cores that all processes may use; empty: those of this process."""
 
@@ -111,7 +98,7 @@ def start(settings: Settings) -> None:
         if settings.is_local:
             _start_private(settings, ray)
         else:
-            _join(settings, ray)
+            settings.head = cluster_head.join(settings.address, ray, lambda: settings.stopping)
     except TlmdError:
         raise
     except Exception as error:  # ConnectionError, RuntimeError, OSError, ValueError: all mean this
@@ -172,7 +159,7 @@ def _start_private(settings: Settings, ray: Any) -> None:
     with _without_helpers():
         ray.init(
             address="local",
-            namespace=_NAMESPACE,
+            namespace=cluster_head.NAMESPACE,
             num_cpus=max(1, len(settings.cores)),
             resources=settings.offered,
             include_dashboard=False,
@@ -204,79 +191,6 @@ def _without_helpers() -> Iterator[None]:
         parameter.RayParams, services.start_api_server = made, start_api
 
 
-def _join(settings: Settings, ray: Any) -> None:
-    """Join a cluster. A daemon with a supervisor waits for it: its head may be restarting."""
-    while not _answers(_head_at(settings.address)):
-        if SUPERVISOR not in os.environ:
-            raise Failed(f"no Ray answers at {settings.address}; `ray start --head` starts one")
-        if settings.stopping:
-            raise Failed(f"stopped before Ray answered at {settings.address}")
-        _log.warning("no Ray answers at %s; trying again", settings.address)
-        time.sleep(_AGAIN_S)
-    ray.init(address=settings.address, namespace=_NAMESPACE, log_to_driver=False)
-    _check_alone(ray)
-    settings.head = _host_and_port(ray.get_runtime_context().gcs_address)
-    settings.answered = time.monotonic()
-    threading.Thread(target=_watch, args=(settings,), name="head", daemon=True).start()
-
-
-def _watch(settings: Settings) -> None:
-    """End this process where the head has ended and a call of Ray in another thread waits for it.
-
-    Such a call never returns. Everything acknowledged is on disk.
-    """
-    while (head := settings.head) is not None:
-        time.sleep(_AGAIN_S)
-        if _answers(head):
-            settings.answered = time.monotonic()
-        elif time.monotonic() > settings.answered + 2 * _LOST_S:
-            _log.error("%s", _NO_HEAD)
-            os._exit(ClusterLost.exit_code)
-
-
-def _head_at(address: str) -> tuple[str, int] | None:
-    """Where the head should answer; None: Ray itself has to find out, or refuses the address."""
-    if address == "auto":
-        address = os.environ.get("RAY_ADDRESS", "")
-        if not address:
-            with contextlib.suppress(OSError):
-                address = _CURRENT.read_text().strip()
-    try:
-        return _host_and_port(address)
-    except ValueError:
-        return None
-
-
-def _host_and_port(address: str) -> tuple[str, int]:
-    host, _, port = address.rpartition(":")
-    return host.strip("[]"), int(port)
-
-
-def _answers(head: tuple[str, int] | None) -> bool:
-    """Whether somebody listens. `ray.init` would take minutes to see that nobody does."""
-    try:
-        if head is not None:
-            socket.create_connection(head, _CONNECT_S).close()
-    except OSError:
-        return False
-    return True
-
-
-def _check_alone(ray: Any) -> None:
-    """Raise `BadInput` where another daemon has the slots of the cluster."""
-    deadline = time.monotonic() + _OTHER_S
-    while time.monotonic() < deadline:
-        try:
-            ray.get_actor(DAEMON, namespace=_NAMESPACE)
-        except ValueError:  # there is none
-            return
-        time.sleep(_AGAIN_S / 10)
-    raise BadInput(
-        "another daemon has the slots of this Ray cluster; give it your jobs, or stop it first "
-        "(`ray job list`, `ray job stop ID`)"
-    )
-
-
 def check(settings: Settings) -> bool:
     """Whether Ray answers. Raises `ClusterLost` where it has died, which it says later or never.
 
@@ -285,13 +199,7 @@ def check(settings: Settings) -> bool:
     for process in settings.system:
         if not process.is_running() or process.status() == psutil.STATUS_ZOMBIE:
             raise ClusterLost("Ray's own processes have died; `tlmd start` goes on")
-    if _answers(settings.head):
-        settings.answered = time.monotonic()
-    elif time.monotonic() > settings.answered + _LOST_S:
-        raise ClusterLost(_NO_HEAD)
-    else:
-        return False
-    return True
+    return settings.head is None or settings.head.is_there()
 
 
 def _free_shared_memory() -> int:
@@ -307,7 +215,9 @@ def stop(settings: Settings) -> None:
 
     started = psutil.Process().children(recursive=True) if settings.is_local else []
     ray.shutdown()
-    settings.head = None
+    if settings.head is not None:
+        settings.head.leave()
+        settings.head = None
     for process in psutil.wait_procs(started, _END_S)[1]:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.kill()

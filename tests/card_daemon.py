@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import simulated
-from tests import three_nodes
+from tests.cluster_program import job_state, wait_for  # sets Ray up, too
 from tlmd import wire
 from tlmd.space.target import resolve
 
@@ -58,14 +58,14 @@ def run(address: str, state: Path, model: str, trials: int) -> dict[str, Any]:
     service.start()
     request = {"model": model, "trials": trials, "target": "cuda", "cwd": str(Path.cwd())}
     job_id = service.submit(request)
-    three_nodes.wait_for(
-        lambda: three_nodes.job_state(service, job_id) not in ("preparing", "running"),
+    wait_for(
+        lambda: job_state(service, job_id) not in ("preparing", "running"),
         "the end of the job",
     )
     tasks = service.store.tasks()
     records = service.store.all_records()
     document = {
-        "state": three_nodes.job_state(service, job_id),
+        "state": job_state(service, job_id),
         "devices": sorted({task.target.device for task in tasks}),
         "tasks": len(tasks),
         "records": len(records),

@@ -54,7 +54,7 @@ def test_nodes_come_and_go_and_two_kinds_of_slots_never_mix(
     result = json.loads(done.stdout.splitlines()[-1])
     print(result)
     assert result["states"] == ["done", "done"] and result["error"] == "", result
-    assert result["nodes"] == (8 if full else 6)
+    assert result["nodes"] == (8 if full else 5)
     assert result["left"] == [result["victim"]] and result["in_flight_when_killed"] > 0
     assert result["errors"] == [], "a slot was given a task of another kind"
     narrow, wide = (result["kinds"][kind] for kind in KINDS)

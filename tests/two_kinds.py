@@ -1,14 +1,13 @@
 """A Ray cluster whose slots are of two kinds: x86-64 with AVX-512, and without.
 
-One slot of each kind is real, the others are simulated (with ``--full`` all are real). A node joins
-late, one is killed in the middle of a batch and comes back. Run as a program by
-`test_cluster_kinds.py`, since Ray is set up once per process. Prints JSON.
+One slot of each kind is real, the others are simulated; with ``--full`` all are real, and the TLM
+is trained. A node joins late, one is killed in the middle of a batch and comes back. Run as a
+program by `test_cluster_kinds.py`, since Ray is set up once per process. Prints JSON.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import sys
 import threading
 import time
@@ -17,14 +16,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tests.cluster_program import job_state, wait_for  # sets Ray up, too
 from tests.endtoend import measured
-from tests.three_nodes import job_state, wait_for  # sets Ray up, too
 from tlmd import wire
 from tlmd.pipeline.orders import BaselineOrder, MeasureOrder
 from tlmd.types import Baseline, Outcome, Status, TargetInfo, Task
 
-# So many nodes on few cores answer late; `three_nodes` has fewer.
-os.environ |= {"RAY_health_check_timeout_ms": "10000", "RAY_health_check_failure_threshold": "10"}
 _WIDE = "avx512f" in Path("/proc/cpuinfo").read_text()
 KINDS = {
     "narrow": json.dumps({"kind": "llvm", "mcpu": "x86-64-v3" if _WIDE else "x86-64-v2"}),
@@ -39,7 +36,6 @@ _SETTINGS = {
     "pipeline.batch": 8,
     "generate.oversample": 2,
     "generate.oversample_max": 2,
-    "train.enabled": False,
 }
 
 
@@ -154,15 +150,16 @@ def main(state: Path, model: str, trials: int, full: bool) -> dict[str, Any]:
     resources = {"control": 1, "generate": 1}
     head = {"num_cpus": 1, "resources": resources, "include_dashboard": False}
     cluster = Cluster(initialize_head=True, head_node_args=head)
-    loaded = config.load(flags=_SETTINGS | {"measure.targets": of_slots})
+    own = {"measure.targets": of_slots, "train.enabled": full, "train.steps": 2}
+    loaded = config.load(flags=_SETTINGS | own)
     settings = Settings(loaded, state, cluster.address, slot_class="tests.two_kinds:KindSlot")
     service = Service(state, loaded, settings)
     scene = Scene(cluster, service, "" if full else "-simulated")
     try:
         nodes = [scene.add(kind, simulated=False) for kind in KINDS]
-        nodes += [scene.add(kind) for kind in KINDS]
+        nodes.append(scene.add("wide"))
         if full:
-            nodes += [scene.add("wide"), scene.add("wide")]
+            nodes += [scene.add("narrow"), scene.add("wide"), scene.add("wide")]
         return run(service, scene, nodes, model, trials, infos)
     finally:
         ray.shutdown()
@@ -180,7 +177,7 @@ def run(
     service.start()
     request = {"model": model, "trials": trials, "cwd": str(Path.cwd())}
     jobs = {kind: service.submit(request | {"target": f"slot:{kind}"}) for kind in KINDS}
-    victim = nodes[3]
+    victim = nodes[2]
     scene.until(lambda: scene.has_worked(victim), "all at work")
     late = scene.add("narrow")
     lost = scene.until(lambda: scene.in_flight(victim), "work for the victim")
