@@ -126,10 +126,10 @@ class Cluster:
                 os.kill(member.pid, signal.SIGKILL)
         self._inbox.put((worker, member.life, None, Failed("it took too long for an order")))
 
-    def interrupt_training(self) -> None:
+    def interrupt_training(self, at_once: bool) -> None:
         for member in self._members.values():
             if member.spec.kind is WorkerKind.TRAINER and self._trained is not None:
-                member.handle.control.remote("interrupt", self._trained[0])
+                member.handle.control.remote("interrupt", self._trained[0], at_once)
 
     # what the daemon asks of the registry
 

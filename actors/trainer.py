@@ -34,7 +34,7 @@ class TrainerActor:
         use_threads(train.threads or max(1, len(os.sched_getaffinity(0)) - 1))
         self._seed = seed
         self._device = best_device()
-        self._interrupted = 0
+        self._interrupted = self._ended = 0
         self._base = _load(registry, 0)
         self._replay = read_replay()
         self._tuner = self._new_tuner()
@@ -47,9 +47,14 @@ class TrainerActor:
         """It has no facts to report."""
         return {}
 
-    def interrupt(self, version: int) -> None:
-        """End the training of a version soon; also if its order has not arrived yet."""
+    def interrupt(self, version: int, at_once: bool) -> None:
+        """End the training of a version soon; also if its order has not arrived yet.
+
+        Unless `at_once`, it has its least time for optimiser steps first (``train.seconds``).
+        """
         self._interrupted = version
+        if at_once:
+            self._ended = version
 
     def train(self, data: bytes, registry: ActorHandle[Any]) -> tuple[bytes, Any, bytes]:
         """Carry out a `TrainOrder`: answer, checkpoint, and held-out examples for the gate."""
@@ -63,7 +68,9 @@ class TrainerActor:
                 _load(registry, order.current)
             )  # our latest was refused or rolled back
         checkpoint, report = self._tuner.train(
-            order.version, lambda: self._interrupted >= order.version
+            order.version,
+            lambda: self._interrupted >= order.version,
+            lambda: self._ended >= order.version,
         )
         self._latest = order.version
         answer = Trained(

@@ -99,7 +99,7 @@ class InProcessPool:
     def replace(self, worker: str) -> None:
         raise SystemExit(f"{worker} takes too long")
 
-    def interrupt_training(self) -> None:
+    def interrupt_training(self, at_once: bool) -> None:
         """Nothing is trained."""
 
 

@@ -49,8 +49,8 @@ class MeteredWorkerPool:
     def replace(self, worker: str) -> None:
         self._pool.replace(worker)
 
-    def interrupt_training(self) -> None:
-        self._pool.interrupt_training()
+    def interrupt_training(self, at_once: bool) -> None:
+        self._pool.interrupt_training(at_once)
 
 
 class MeteredStore:

@@ -146,7 +146,7 @@ class SimulatedWorkerPool:
     def replace(self, worker: str) -> None:
         self.kill_at(self.time, worker)
 
-    def interrupt_training(self) -> None:
+    def interrupt_training(self, at_once: bool) -> None:
         for begin, order in self._in_flight["trainer-0"]:
             self._free["trainer-0"] = self.time + 0.1
             what = ("done", "trainer-0", self._alive["trainer-0"], order, begin)

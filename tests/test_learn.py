@@ -99,6 +99,20 @@ def test_stop_ends_it_at_once_and_keeps_what_was_learnt(gemm_records: list[Recor
     assert cut.cost_model.to_bytes() == tuner.train(6, lambda: True)[0].cost_model.to_bytes()
 
 
+def test_a_round_learns_for_its_least_time_however_long_reading_takes(
+    gemm_records: list[Record],
+) -> None:
+    tuner = FineTuner(fresh(), TrainConfig(steps=5, rounds=1, seconds=1000.0))
+    tuner.add([GEMM], gemm_records[:40])
+    tuner.train(1, never)
+    made, report = tuner.train(2, lambda: True, never)
+    assert report.steps == 5 and made.cost_model.trained
+    assert tuner.train(3, lambda: True, lambda: True)[1].steps == 0
+    tuner.add([], gemm_records[40:])
+    _, report = tuner.train(4, lambda: True, never)  # the task with new records is not read
+    assert report.steps == 0
+
+
 def test_replayed_demonstrations_are_shown_beside_the_new_ones(
     gemm_records: list[Record], monkeypatch: pytest.MonkeyPatch
 ) -> None:

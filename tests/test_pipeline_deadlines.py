@@ -47,9 +47,9 @@ class Hanging(SimulatedWorkerPool):
             return 1e9
         return super()._seconds(order)
 
-    def interrupt_training(self) -> None:
+    def interrupt_training(self, at_once: bool) -> None:
         if self.hangs is not TrainOrder:
-            super().interrupt_training()
+            super().interrupt_training(at_once)
 
     def replace(self, worker: str) -> None:
         self.replaced[worker] += 1

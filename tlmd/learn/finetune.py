@@ -125,15 +125,18 @@ class FineTuner:
         """
         self._latest = checkpoint
 
-    def train(self, version: int, stop: Stop) -> tuple[Checkpoint, Report]:
+    def train(self, version: int, stop: Stop, end: Stop | None = None) -> tuple[Checkpoint, Report]:
         """Make the checkpoint `version` from everything added so far.
 
         `stop` is called after each step, each tree and each newly read record. When it returns
-        True, the checkpoint holds what was learnt until then. Without a step (`Report.steps` 0) it
-        is a copy of the checkpoint where the round started.
+        True, the checkpoint holds what was learnt until then; but unless `end` (`stop` where it is
+        None) returns True, too, the round learns for ``train.seconds`` after reading. On a busy
+        machine reading may take all the time, and a round without a step teaches nothing. Without
+        one (`Report.steps` 0) the checkpoint is a copy of that where the round started.
         """
         begin = time.monotonic()
         datasets = self._read(stop)
+        stop = self._after_least_time(stop, end or stop)
         cost_model = self._fit_cost_model(datasets, stop)
         newest = sorted(datasets, key=lambda dataset: -dataset.newest)
         shown = [d.training for d in newest if d.training.demonstrations]
@@ -207,6 +210,11 @@ class FineTuner:
         if not stop() or self._cost_model is self._base.cost_model:
             self._cost_model = adapted
         return self._cost_model
+
+    def _after_least_time(self, stop: Stop, end: Stop) -> Stop:
+        """Stop when `end` says so; when `stop` does, after the least time from now on."""
+        until = time.monotonic() + self._config.seconds
+        return lambda: end() or (stop() and time.monotonic() >= until)
 
     def _fit(
         self, model: Any, shown: list[TaskDemonstrations], version: int, stop: Stop

@@ -130,13 +130,16 @@ class Learning:
         if self._round is None or self._round.trained or self._round.interrupted:
             return
         if self._state.pool.now() - self._round.begun >= self._state.options.train.seconds:
-            self.interrupt()
+            self._interrupt(at_once=False)
 
     def interrupt(self) -> None:
         """Have the trainer answer soon with what it has learnt."""
+        self._interrupt(at_once=True)
+
+    def _interrupt(self, at_once: bool) -> None:
         if self._round is not None and not self._round.trained:
             self._round.interrupted = self._state.pool.now()
-            self._state.pool.interrupt_training()
+            self._state.pool.interrupt_training(at_once)
 
     def on_event(self, event: OrderDone | OrderLost | OrderFailed) -> None:
         """The trainer or the registry answered an order, failed, or died."""

@@ -246,8 +246,11 @@ class WorkerPool(Protocol):
         """End a worker that does not answer, and start another; its orders come back as lost."""
         ...
 
-    def interrupt_training(self) -> None:
-        """Ask the trainer to stop soon and to answer with what it has learnt so far."""
+    def interrupt_training(self, at_once: bool) -> None:
+        """Ask the trainer to answer with what it has learnt so far.
+
+        At once; otherwise as soon as it has trained for ``train.seconds``.
+        """
         ...
 
 
