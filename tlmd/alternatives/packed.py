@@ -44,10 +44,12 @@ def packed(direct: Implementation, constants: Sequence[int], lanes: int) -> Impl
     weights = [function.params[index] for index in constants]
     if found is None or not any(found.weights.source.same_as(p) for p in weights):
         return None
-    if not _is_gemm(found) or written_lanes(shape_of(found.output)[-1], lanes) * _NARROWEST < lanes:
+    columns = shape_of(found.output)[-1]
+    if not _is_gemm(found) or written_lanes(columns, lanes) * _NARROWEST < lanes:
         return None
     made = contraction.replaced(direct.module, found, _stages(found, lanes))
-    return Implementation(PACKED, made, direct.flops, _CHEAPER * direct.work)
+    work = direct.work * multiple(columns, lanes) / columns
+    return Implementation(PACKED, made, direct.flops, _CHEAPER * work)
 
 
 def _is_gemm(found: Contraction) -> bool:
