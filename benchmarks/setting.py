@@ -41,11 +41,11 @@ def tasks_of_networks(
 ) -> list[Task]:
     """The tasks with these names, of networks of the zoo at these input shapes.
 
-    Attention is not fused, so that these are the subgraphs that MetaSchedule tunes, too.
+    Nothing is restructured, so that these are the subgraphs that MetaSchedule tunes, too.
     """
     found = []
     for workload, names in chosen.items():
-        listed = workload_tasks(workload, target, fuse_attention=False)
+        listed = workload_tasks(workload, target, restructure=False)
         tasks = {task.name: task for task in listed}
         found += [tasks[name] for name in names]
     return found

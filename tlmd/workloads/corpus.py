@@ -150,14 +150,14 @@ def training_tasks(
 
 
 def workload_tasks(
-    workload: Workload, target_info: TargetInfo, *, fuse_attention: bool = True
+    workload: Workload, target_info: TargetInfo, *, restructure: bool = True
 ) -> list[Task]:
-    """The tasks of one zoo network at one input shape; `fuse_attention` as in `lowering.lower`."""
+    """The tasks of one zoo network at one input shape; `restructure` as in `lowering.lower`."""
     from tlmd.space.target import tvm_target
     from tlmd.workloads import lowering
 
     module, target = _load(workload).module, tvm_target(target_info)
-    lowered = lowering.lower(module, target, fuse_attention=fuse_attention)
+    lowered = lowering.lower(module, target, restructure=restructure)
     return lowering.extract(lowered, target_info)
 
 

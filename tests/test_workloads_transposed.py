@@ -1,0 +1,113 @@
+"""Transposed convolutions as convolutions of stride 1: the same numbers, and which are replaced."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import tvm
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from torch import nn
+from tvm import relax
+
+from tlmd.space.target import resolve, tvm_target
+from tlmd.workloads import lowering, rewrites
+from tlmd.workloads.torch_frontend import from_module
+from tlmd.workloads.transposed_convolution import Side, TransposedConvolutions, as_convolution
+
+sides = st.builds(
+    lambda stride, kernel, padding, inputs, extra: Side(
+        stride,
+        kernel,
+        padding,
+        inputs,
+        (inputs - 1) * stride - 2 * padding + kernel + extra,
+    ),
+    st.integers(1, 3),
+    st.integers(1, 5),
+    st.integers(0, 2),
+    st.integers(1, 5),
+    st.integers(0, 2),
+)
+
+
+@settings(deadline=None, max_examples=60)
+@given(sides, sides, st.integers(0, 2**32 - 1))
+def test_the_convolution_computes_the_same(rows: Side, columns: Side, seed: int) -> None:
+    for side in (rows, columns):
+        extra = side.outputs - (side.inputs - 1) * side.stride + 2 * side.padding - side.kernel
+        assume(side.outputs > 0 and side.padding < side.kernel and extra < side.stride)
+    rng = np.random.default_rng(seed)
+    image = rng.standard_normal((2, 3, rows.inputs, columns.inputs)).astype("float32")
+    weights = rng.standard_normal((3, 4, rows.kernel, columns.kernel)).astype("float32")
+    both = (rows, columns)
+    extra_pixels = [s.outputs - (s.inputs - 1) * s.stride + 2 * s.padding - s.kernel for s in both]
+    want = nn.functional.conv_transpose2d(
+        torch.from_numpy(image),
+        torch.from_numpy(weights),
+        stride=[s.stride for s in both],
+        padding=[s.padding for s in both],
+        output_padding=extra_pixels,
+    ).numpy()
+    made = as_convolution(weights, both)
+    (top, bottom), (left, right) = (side.pads for side in both)
+    kernel = torch.from_numpy(made.reshape(*made.shape[:3], -1)).permute(3, 2, 0, 1)
+    padded = nn.functional.pad(torch.from_numpy(image), (left, right, top, bottom))
+    found = nn.functional.conv2d(padded, kernel).permute(0, 2, 3, 1).numpy()
+    split = found.reshape(2, rows.steps, columns.steps, rows.stride, columns.stride, 4)
+    placed = split.transpose(0, 5, 1, 3, 2, 4).reshape(
+        2, 4, rows.steps * rows.stride, columns.steps * columns.stride
+    )
+    np.testing.assert_allclose(
+        placed[:, :, : rows.outputs, : columns.outputs], want, rtol=1e-4, atol=1e-4
+    )
+
+
+def operators(module: Any) -> set[str]:
+    found: set[str] = set()
+
+    def add(expr: Any) -> None:
+        found.add(rewrites.op_name(expr))
+
+    relax.analysis.post_order_visit(module["main"], add)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("layer", "replaced"),
+    [
+        (nn.ConvTranspose2d(6, 4, 4, 2, 1), True),
+        (nn.ConvTranspose2d(6, 4, 3, 2, 1, 1), True),
+        (nn.ConvTranspose2d(6, 4, 2, 2), True),
+        (nn.ConvTranspose2d(6, 4, 3, 2, groups=2), False),
+        (nn.ConvTranspose2d(6, 4, 3, 1, dilation=2), False),
+    ],
+)
+def test_those_without_groups_and_dilation_are_replaced(layer: nn.Module, replaced: bool) -> None:
+    torch.manual_seed(0)
+    image = torch.randn(1, 6, 5, 7)
+    network = nn.Sequential(layer, nn.BatchNorm2d(4), nn.ReLU()).eval()
+    source = from_module("network", network, (image,))
+    made = rewrites.apply([TransposedConvolutions])(source.module)
+    assert ("relax.nn.conv2d_transpose" not in operators(made)) is replaced
+    target = tvm_target(resolve("native", 1))
+    compiled = lowering.compile_model(lowering.lower(source.module, target), target)
+    machine = relax.VirtualMachine(compiled.executable, tvm.cpu())
+    got = machine["main"](tvm.runtime.tensor(image.numpy()))
+    got = got[0] if not hasattr(got, "numpy") else got
+    np.testing.assert_allclose(got.numpy(), network(image).detach().numpy(), rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("kernel", [1, 4])
+def test_one_pixel_is_a_matrix_product(kernel: int) -> None:
+    torch.manual_seed(0)
+    network = nn.ConvTranspose2d(6, 4, kernel, 1, 0).eval()
+    image = torch.randn(3, 6, 1, 1)
+    source = from_module("network", network, (image,))
+    made = operators(rewrites.apply([TransposedConvolutions])(source.module))
+    assert "relax.matmul" in made and not any("conv" in name for name in made)
+    as_it_was = lowering.lower(source.module, tvm_target(resolve("native", 1)), restructure=False)
+    assert any("conv2d_transpose" in str(var) for var in as_it_was.functions)
