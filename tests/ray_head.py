@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -76,7 +77,8 @@ class RayHead:
         assert self._process is not None
         own = psutil.Process(self._process.pid)
         for process in [own, *own.children(recursive=True)]:
-            process.kill()
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
         self._process.wait(_STOP_S)
         self._process = None
 

@@ -20,8 +20,10 @@ SETTINGS = {"TLMD_TRAIN__ENABLED": "false", "TLMD_PIPELINE__CHUNK": "2"}
 
 
 def test_the_head_is_killed_and_started_again(
-    small_tlm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    small_tlm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, full: bool
 ) -> None:
+    if not full:
+        pytest.skip("it takes a minute and a half: with --full, once a week")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     state, log = tmp_path / "state", tmp_path / "log"
 

@@ -43,6 +43,8 @@ def best_times(state: Path, job: str) -> list[float]:
 def test_nodes_come_and_go_and_two_kinds_of_slots_never_mix(
     small_tlm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, full: bool
 ) -> None:
+    if not full:
+        pytest.skip("it takes two minutes: with --full, once a week")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     state, trials = tmp_path / "state", TRIALS_FULL if full else TRIALS
     command = [sys.executable, "-m", "tests.two_kinds", str(state), endtoend.LONG, str(trials)]

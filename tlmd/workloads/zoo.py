@@ -212,7 +212,7 @@ _TASKS = {
     "mobilenet-v2": 33,
     "mobilenet-v3": 54,
     "efficientnet-lite": 35,
-    "dcgan": 5,
+    "dcgan": 10,
     "gemm": 4,
     "gemm-int8": 4,
     "gemm-bf16": 4,
