@@ -39,12 +39,10 @@ class ClusterHead:
 
     def is_there(self) -> bool:
         """Whether it answers now. Raises `ClusterLost` where it has not for some time."""
-        if _answers(self._place):
-            self._answered = time.monotonic()
-            return True
-        if time.monotonic() > self._answered + _LOST_S:
+        silent_s = self._silent_s()
+        if silent_s > _LOST_S:
             raise ClusterLost(_LOST)
-        return False
+        return silent_s == 0
 
     def leave(self) -> None:
         """Watch it no longer."""
@@ -56,11 +54,16 @@ class ClusterHead:
         Such a call never returns. Everything acknowledged is on disk.
         """
         while not self._left.wait(_AGAIN_S):
-            if _answers(self._place):
-                self._answered = time.monotonic()
-            elif time.monotonic() > self._answered + 2 * _LOST_S:
+            if self._silent_s() > 2 * _LOST_S:
                 _log.error("%s", _LOST)
                 os._exit(ClusterLost.exit_code)
+
+    def _silent_s(self) -> float:
+        """Seconds since its last answer; 0 where it answers now."""
+        if _answers(self._place):
+            self._answered = time.monotonic()
+            return 0.0
+        return time.monotonic() - self._answered
 
 
 def join(address: str, ray: Any, is_stopping: Callable[[], bool]) -> ClusterHead:
@@ -99,7 +102,7 @@ def _host_and_port(address: str) -> tuple[str, int]:
 
 
 def _answers(place: tuple[str, int] | None) -> bool:
-    """Whether somebody listens. `ray.init` would take minutes to see that nobody does."""
+    """Whether a process listens there. Without a head, `ray.init` would fail only after minutes."""
     try:
         if place is not None:
             socket.create_connection(place, _CONNECT_S).close()

@@ -176,8 +176,8 @@ def _start_private(settings: Settings, ray: Any) -> None:
 def _without_helpers() -> Iterator[None]:
     """Ray starts no autoscaler, no API server, and nothing that prints logs, during the block.
 
-    Nobody uses them here, and they are a third of what Ray's start costs: on a busy machine that
-    is half a minute. `ray.init` has no option for it.
+    tlmd uses none of them, and starting them is a third of Ray's start: half a minute on a busy
+    machine. `ray.init` has no option for it.
     """
     from ray._private import parameter, services
 
