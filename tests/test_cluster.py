@@ -42,7 +42,7 @@ def test_a_submitted_job_runs_and_drains_when_it_is_stopped(head: RayHead, tmp_p
     head.submit("tlmd", settings, *serve, str(state))
     processes.wait_for(lambda: (state / "daemon.json").exists(), 90, "daemon")
     daemon = tlmd.connect(state)
-    job = daemon.submit(endtoend.LONG, trials=60)
+    job = daemon.submit(endtoend.LONG, trials=4000)  # runs on until it is stopped
     processes.wait_for(lambda: len(endtoend.candidates(state)) >= 3, 150, "records")
     assert job.status()["state"] == "running"
 
