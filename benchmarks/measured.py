@@ -29,16 +29,16 @@ def measure_proposals(measurer: Any, task: Task, proposals: Sequence[Proposal]) 
 
 
 def compare_finalists(
-    measurer: Any, task: Task, candidates: Iterable[Candidate]
+    measurer: Any, task: Task, candidates: Iterable[Candidate], others: Iterable[MeasureInput] = ()
 ) -> dict[str, Outcome]:
     """Outcomes by the candidates' ids; all distinct ones are timed in interleaved rounds.
 
-    Ends the benchmark where they cannot be compared.
+    ``others`` are further programs. Ends the benchmark where they cannot be compared.
     """
-    finalists = {candidate.id: candidate for candidate in candidates}
     space = TaskSpace(task)
-    inputs = [MeasureInput(i, space.trace_json(c)) for i, c in finalists.items()]
-    found = measurer.compare(task, inputs)
+    finalists = {c.id: MeasureInput(c.id, space.trace_json(c)) for c in candidates}
+    finalists |= {given.candidate_id: given for given in others}
+    found = measurer.compare(task, list(finalists.values()))
     if not found:
         raise SystemExit(f"the finalists of {task.name} could not be compared")
     return dict(zip(finalists, found, strict=True))

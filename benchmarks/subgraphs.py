@@ -4,7 +4,8 @@
 paper's test networks, at batch 1 or 2. Nothing of these networks' families has trained the shipped
 checkpoint. tlmd writes, times and refines candidates as the daemon does, 8 at a time, but without
 fine-tuning. The first program, and the best after 10, 16, 32 and 64 measurements, are timed in
-interleaved rounds against the best programs that MetaSchedule has found.
+interleaved rounds against the best programs that MetaSchedule has found, also after its
+post-optimization (`1000+`), where the longest search was followed by one.
 
 What MetaSchedule finds is kept in `baselines/metaschedule.json` with the seconds that it took, and
 searched again only on another kind of CPU. Nothing is ever trained on it. The headline `ratio` is
@@ -25,7 +26,7 @@ from typing import Any
 from benchmarks import peer, report, setting
 from benchmarks.bank_tasks import KINDS, bank_tasks
 from benchmarks.measured import compare_finalists, measure_proposals
-from tlmd.types import Candidate, Record, Task
+from tlmd.types import Candidate, MeasureInput, Record, Task
 
 COUNTS = (1, 10, 16, 32, 64)
 _PER_TURN = 8
@@ -39,6 +40,9 @@ def main() -> int:
     parser = report.parser(__doc__)
     parser.add_argument("--holdout", choices=("strict",), default="strict")
     parser.add_argument("--peer-trials", type=int, nargs="+", default=[64])
+    parser.add_argument(
+        "--post-optimization", action="store_true", help="after the longest of the peer's searches"
+    )
     parser.add_argument("--trials", type=int, default=COUNTS[-1])
     parser.add_argument("--limit", type=int, help="so many subgraphs only")
     options = parser.parse_args()
@@ -59,9 +63,11 @@ def _measure(options: Any) -> report.Row:
     tasks = bank_tasks(resolve("native", len(layout.run)))
     chosen = [(tasks[i], KINDS[i]) for i in _CHOSEN][: options.limit]
     baselines = Baselines(_BASELINES)
+    longest = max(options.peer_trials)
     for task, _ in chosen:
         for trials in options.peer_trials:
-            baselines.search(task, trials, options.seed, cores)
+            optimize = options.post_optimization and trials == longest
+            baselines.search(task, trials, options.seed, cores, optimize)
     setting.pin(layout.build)
     checkpoint = setting.load(options.checkpoint, options.untrained)
     rows = []
@@ -72,14 +78,18 @@ def _measure(options: Any) -> report.Row:
         for task, kind in chosen:
             begin = time.monotonic()
             records = _tuned(measurer, task, checkpoint, options)
-            peers = {n: baselines.found(task, n) for n in options.peer_trials}
+            peers: dict[str, MeasureInput] = {}
+            for trials in options.peer_trials:
+                peers |= baselines.found(task, trials)
             row = {"subgraph": task.name[:40], "kind": kind, "seconds": time.monotonic() - begin}
             rows.append(row | _ratios(measurer, task, records, peers))
             print(rows[-1], file=sys.stderr, flush=True)
-    names = [name for name in rows[0] if "/" in name]
-    means: list[report.Row] = [
-        {"figure": n, "mean": report.geometric_mean(float(str(r[n])) for r in rows)} for n in names
-    ]
+    names = list(dict.fromkeys(name for row in rows for name in row if "/" in name))
+    means: list[report.Row] = []
+    for name in names:
+        values = [value for row in rows if (value := float(str(row.get(name, "nan")))) > 0]
+        mean = report.geometric_mean(values)
+        means.append({"figure": name, "subgraphs": len(values), "mean": mean})
     return {
         "benchmark": "subgraphs",
         "machine": here,
@@ -106,19 +116,26 @@ def _tuned(measurer: Any, task: Task, checkpoint: Any, options: Any) -> list[Rec
 
 
 def _ratios(
-    measurer: Any, task: Task, records: Sequence[Record], peers: dict[int, Candidate | None]
+    measurer: Any, task: Task, records: Sequence[Record], peers: dict[str, MeasureInput]
 ) -> report.Row:
     """Ratios of interleaved times; who wrote the winner."""
     best = {k: min(records[:k], key=lambda r: r.outcome.seconds) for k in COUNTS}
-    finalists = [*(r.candidate for r in best.values()), *(c for c in peers.values() if c)]
-    outcomes = compare_finalists(measurer, task, finalists)
+    right = {
+        name: given
+        for name, given in peers.items()
+        if (outcome := measurer.measure(task, [given])[0]).ok and outcome.verified
+    }
+    outcomes = compare_finalists(
+        measurer, task, [r.candidate for r in best.values()], right.values()
+    )
     seconds = {i: outcome.seconds for i, outcome in outcomes.items()}
     row: report.Row = {"writer": str(best[COUNTS[-1]].writer.value)}
-    for trials, candidate in peers.items():
+    for name, given in peers.items():
         for k in COUNTS:
             ours = min(seconds[best[j].candidate.id] for j in COUNTS if j <= k)
-            theirs = seconds[candidate.id] if candidate else float("nan")
-            row[f"@{k} / {trials}"] = theirs / ours
+            row[f"@{k} / {name}"] = (
+                seconds[given.candidate_id] / ours if name in right else float("nan")
+            )
     return row
 
 
@@ -129,34 +146,47 @@ class Baselines:
         self._path = path
         self._entries: list[report.Row] = json.loads(path.read_text()) if path.exists() else []
 
-    def search(self, task: Task, trials: int, seed: int, cores: tuple[int, ...]) -> None:
+    def search(
+        self, task: Task, trials: int, seed: int, cores: tuple[int, ...], optimize: bool
+    ) -> None:
         """Search, unless the file has what was found on this kind of CPU."""
         if self._entry(task, trials) is not None:
             return
-        begin = time.monotonic()
-        best = peer.tune(task, trials, seed, cores)
+        found = peer.search(task, trials, seed, cores, optimize=optimize)
         entry = {
             "task": task.id,
             "name": task.name,
             "fingerprint": task.target.fingerprint,
             "trials": trials,
             "seed": seed,
-            "seconds": round(time.monotonic() - begin, 1),
-            "sketch": best.sketch if best else -1,
-            "decisions": best.decisions if best else (),
+            "seconds": round(found.seconds, 1),
+            "sketch": found.best.sketch if found.best else -1,
+            "decisions": found.best.decisions if found.best else (),
         }
+        if optimize:
+            seconds = round(found.optimized_seconds, 1)
+            entry |= {"optimized": found.optimized, "optimized_seconds": seconds}
         self._entries.append(entry)
         self._path.parent.mkdir(exist_ok=True)
         lines = ",\n".join(json.dumps(entry) for entry in self._entries)
         self._path.write_text(f"[\n{lines}\n]\n")
         print(f"MetaSchedule, {trials} trials: {task.name} in {entry['seconds']} s", flush=True)
 
-    def found(self, task: Task, trials: int) -> Candidate | None:
-        """Its best program; None where it found none that ran."""
+    def found(self, task: Task, trials: int) -> dict[str, MeasureInput]:
+        """Its best programs by what found them: ``64``, ``1000``, ``1000+`` (post-optimized)."""
+        from tlmd.space.space import TaskSpace
+
         entry = self._entry(task, trials)
         if entry is None or entry["sketch"] < 0:
-            return None
-        return Candidate(task.id, entry["sketch"], tuple(tuple(d) for d in entry["decisions"]))
+            return {}
+        decisions = tuple(tuple(d) for d in entry["decisions"])
+        candidate = Candidate(task.id, entry["sketch"], decisions)
+        best = MeasureInput(candidate.id, TaskSpace(task).trace_json(candidate))
+        optimized = entry.get("optimized")
+        if optimized is None:
+            return {str(trials): best}
+        other = MeasureInput("optimized", optimized) if optimized else best
+        return {str(trials): best, f"{trials}+": other}
 
     def _entry(self, task: Task, trials: int) -> report.Row | None:
         wanted = (task.id, task.target.fingerprint, trials)
