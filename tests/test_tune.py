@@ -181,7 +181,9 @@ def test_running_again_continues(tuned: Run, daemon: tlmd.Daemon) -> None:
     assert len(set(after)) == len(after) == more.summary["measured"]
     best = {t["name"]: t["best_us"] for t in tuned.summary["tasks"]}
     # Finalists are timed again, so a best time may be corrected upwards; what was found is kept.
-    assert all(t["best_us"] <= 2 * best[t["name"]] for t in more.summary["tasks"])
+    # Another alternative of a task may be the fastest one now; it has a name of its own.
+    kept = [task for task in more.summary["tasks"] if task["name"] in best]
+    assert kept and all(task["best_us"] <= 2 * best[task["name"]] for task in kept)
 
     less = tune(endtoend.OTHER, daemon, TRIALS)
     assert own() == after
