@@ -46,8 +46,10 @@ def test_a_submitted_job_runs_and_drains_when_it_is_stopped(head: RayHead, tmp_p
     processes.wait_for(lambda: len(endtoend.candidates(state)) >= 3, 150, "records")
     assert job.status()["state"] == "running"
 
+    daemon.pause()  # what follows starts many processes
     _check_second_submissions(head, settings, serve, state, tmp_path / "other")
     _check_refused_target(state)
+    daemon.resume()
     _check_exported_figures(head, daemon)
     assert job.status()["state"] == "running"
 
