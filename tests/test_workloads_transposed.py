@@ -1,4 +1,4 @@
-"""Transposed convolutions as convolutions of stride 1: the same numbers, and which are replaced."""
+"""Transposed convolutions as matrix products and convolutions: equal numbers, and which ones."""
 
 from __future__ import annotations
 
@@ -11,12 +11,17 @@ import tvm
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import nn
-from tvm import relax
+from tvm import relax, te
 
 from tlmd.space.target import resolve, tvm_target
 from tlmd.workloads import lowering, rewrites
 from tlmd.workloads.torch_frontend import from_module
-from tlmd.workloads.transposed_convolution import Side, TransposedConvolutions, as_convolution
+from tlmd.workloads.transposed_convolution import (
+    Side,
+    TransposedConvolutions,
+    add_patches,
+    as_convolution,
+)
 
 sides = st.builds(
     lambda stride, kernel, padding, inputs, extra: Side(
@@ -34,24 +39,30 @@ sides = st.builds(
 )
 
 
-@settings(deadline=None, max_examples=60)
-@given(sides, sides, st.integers(0, 2**32 - 1))
-def test_the_convolution_computes_the_same(rows: Side, columns: Side, seed: int) -> None:
-    for side in (rows, columns):
-        extra = side.outputs - (side.inputs - 1) * side.stride + 2 * side.padding - side.kernel
-        assume(side.outputs > 0 and side.padding < side.kernel and extra < side.stride)
+def layer(rows: Side, columns: Side, seed: int) -> tuple[Any, Any, Any]:
+    """Random image and weights, and what PyTorch makes of them."""
+    both = (rows, columns)
+    extra = [s.outputs - (s.inputs - 1) * s.stride + 2 * s.padding - s.kernel for s in both]
+    for side, pixels in zip(both, extra, strict=True):
+        assume(side.outputs > 0 and side.padding < side.kernel and pixels < side.stride)
     rng = np.random.default_rng(seed)
     image = rng.standard_normal((2, 3, rows.inputs, columns.inputs)).astype("float32")
     weights = rng.standard_normal((3, 4, rows.kernel, columns.kernel)).astype("float32")
-    both = (rows, columns)
-    extra_pixels = [s.outputs - (s.inputs - 1) * s.stride + 2 * s.padding - s.kernel for s in both]
     want = nn.functional.conv_transpose2d(
         torch.from_numpy(image),
         torch.from_numpy(weights),
         stride=[s.stride for s in both],
         padding=[s.padding for s in both],
-        output_padding=extra_pixels,
+        output_padding=extra,
     ).numpy()
+    return image, weights, want
+
+
+@settings(deadline=None, max_examples=60)
+@given(sides, sides, st.integers(0, 2**32 - 1))
+def test_the_convolution_computes_the_same(rows: Side, columns: Side, seed: int) -> None:
+    image, weights, want = layer(rows, columns, seed)
+    both = (rows, columns)
     made = as_convolution(weights, both)
     (top, bottom), (left, right) = (side.pads for side in both)
     kernel = torch.from_numpy(made.reshape(*made.shape[:3], -1)).permute(3, 2, 0, 1)
@@ -64,6 +75,19 @@ def test_the_convolution_computes_the_same(rows: Side, columns: Side, seed: int)
     np.testing.assert_allclose(
         placed[:, :, : rows.outputs, : columns.outputs], want, rtol=1e-4, atol=1e-4
     )
+
+
+@settings(deadline=None, max_examples=30)
+@given(sides, sides, st.integers(0, 2**32 - 1))
+def test_the_patches_add_up_to_the_same(rows: Side, columns: Side, seed: int) -> None:
+    image, weights, want = layer(rows, columns, seed)
+    patches = np.einsum("nihw,iokl->nhwklo", image, weights)
+    given_patches = te.placeholder(patches.shape, "float32")
+    added = add_patches(given_patches, (rows, columns))
+    built = tvm.compile(te.create_prim_func([given_patches, added]), target="llvm")
+    found = tvm.runtime.tensor(np.empty([int(n) for n in added.shape], "float32"))
+    built["main"](tvm.runtime.tensor(patches), found)
+    np.testing.assert_allclose(found.numpy().transpose(0, 3, 1, 2), want, rtol=1e-4, atol=1e-4)
 
 
 def operators(module: Any) -> set[str]:
@@ -82,6 +106,7 @@ def operators(module: Any) -> set[str]:
         (nn.ConvTranspose2d(6, 4, 4, 2, 1), True),
         (nn.ConvTranspose2d(6, 4, 3, 2, 1, 1), True),
         (nn.ConvTranspose2d(6, 4, 2, 2), True),
+        (nn.ConvTranspose2d(6, 4, 3, 1, 1), True),
         (nn.ConvTranspose2d(6, 4, 3, 2, groups=2), False),
         (nn.ConvTranspose2d(6, 4, 3, 1, dilation=2), False),
     ],

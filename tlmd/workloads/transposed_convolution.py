@@ -1,25 +1,32 @@
-"""Transposed convolutions as convolutions of stride 1 that write several pixels at a time.
+"""Transposed convolutions as matrix products, or as convolutions of stride 1.
 
-A transposed convolution of stride s writes s x s pixels for each pixel of its input, each with its
-own part of the weights. So a convolution with s * s times as many channels computes all of them,
-and moving channels to pixels puts them in their places (Shi et al., "Is the deconvolution layer
-the same as a convolutional layer?", 2016). TVM's own loops multiply with the zeros between the
-pixels of the input, and have no alternatives.
+A pixel of the input adds a patch of the kernel's size to the output. One matrix product computes
+all patches without a needless multiplication, and the sum of those that overlap is the output
+(Dumoulin and Visin, "A guide to convolution arithmetic for deep learning", 2016, section 4). Where
+the patches are too many for the caches, or the stride is 1, a convolution writes the s x s pixels
+that stand for a pixel of the input as so many channels, and moving channels to pixels puts them in
+their places (Shi et al., "Is the deconvolution layer the same as a convolutional layer?", 2016).
+TVM's own loops multiply with the zeros between the pixels of the input, and have no alternatives.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from tvm import relax
+from tvm import relax, te, tirx
 from tvm.ir import GenericConst
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tlmd.workloads.reshapes import static_shape
 from tlmd.workloads.rewrites import dtype_of, op_name
+
+_PATCHES_BYTES = 4 << 20  # more than a core's caches hold
 
 
 @dataclass(frozen=True)
@@ -71,6 +78,33 @@ def as_convolution(weights: NDArray[Any], sides: tuple[Side, Side]) -> NDArray[A
     return made
 
 
+def add_patches(patches: Any, sides: tuple[Side, Side]) -> Any:
+    """The image ``[n, y, x, O]``, for patches ``[n, H, W, h, w, O]`` of the input's pixels."""
+    batch, *_, channels = patches.shape
+    rows, columns = sides
+
+    def value(n: Any, y: Any, x: Any, channel: Any) -> Any:
+        found = [
+            tirx.if_then_else(
+                tirx.all(*inside_y, *inside_x), patches[n, i, j, h, w, channel], tirx.const(0.0)
+            )
+            for i, h, inside_y in _patches_of(y, rows)
+            for j, w, inside_x in _patches_of(x, columns)
+        ]
+        return sum(found[1:], start=found[0])
+
+    return te.compute((batch, rows.outputs, columns.outputs, channels), value, name="add_patches")
+
+
+def _patches_of(position: Any, side: Side) -> Iterator[tuple[Any, Any, list[Any]]]:
+    """Input pixels whose patches may reach an output pixel: pixel, place in its patch, if so."""
+    pixel = tirx.floordiv(position + side.padding, side.stride)
+    phase = tirx.floormod(position + side.padding, side.stride)
+    for tap in range(-(-side.kernel // side.stride)):
+        place = phase + tap * side.stride
+        yield pixel - tap, place, [pixel >= tap, pixel - tap < side.inputs, place < side.kernel]
+
+
 @mutator
 class TransposedConvolutions(PyExprMutator):  # type: ignore[misc]
     """Replaces those with constant weights, without groups and dilation."""
@@ -92,8 +126,11 @@ class TransposedConvolutions(PyExprMutator):  # type: ignore[misc]
             for i in range(2)
         )
         data = self._emit(relax.op.permute_dims(call.args[0], [0, 2, 3, 1]))
+        patches = 4 * shape[0] * shape[2] * shape[3] * weights[0].size
         if shape[2:] == (1, 1):
             found = self._from_one_pixel(data, weights, sides, out)
+        elif max(strides) > 1 and patches <= _PATCHES_BYTES:
+            found = self._from_patches(data, weights, sides, shape)
         else:
             found = self._convolved(data, weights, sides, out)
         return relax.op.permute_dims(found, [0, 3, 1, 2])
@@ -115,6 +152,15 @@ class TransposedConvolutions(PyExprMutator):  # type: ignore[misc]
         matrix = relax.const(made.reshape(inputs, -1), str(made.dtype))
         product = self._emit(relax.op.matmul(flat, matrix))
         return self._emit(relax.op.reshape(product, (out[0], out[2], out[3], outputs)))
+
+    def _from_patches(self, data: Any, weights: Any, sides: Any, shape: tuple[int, ...]) -> Any:
+        (inputs, outputs, *window), (batch, _, *pixels) = weights.shape, shape
+        flat = self._emit(relax.op.reshape(data, (batch * math.prod(pixels), inputs)))
+        matrix = weights.transpose(0, 2, 3, 1).reshape(inputs, -1)
+        product = self._emit(relax.op.matmul(flat, relax.const(matrix, str(matrix.dtype))))
+        patches = self._emit(relax.op.reshape(product, (batch, *pixels, *window, outputs)))
+        adding = partial(add_patches, sides=sides)
+        return self.builder_.emit_te(adding, patches, primfunc_name_hint="add_patches")
 
     def _convolved(self, data: Any, weights: Any, sides: Any, out: tuple[int, ...]) -> Any:
         made = as_convolution(weights, sides)
