@@ -57,6 +57,9 @@ class TrainingPlan:
     """Weight of the likelihood of a sentence, relative to the differences. Without it, the model
     would also take probability from the good ones: it would rank well and write badly."""
 
+    differences: float = 1.0
+    """Weight of the differences; 0: likelihood alone, as in the paper."""
+
     worst: float = 0.0
     """Weight of what is shown at the worst quality; 0: nothing is, which writes better programs
     (`benchmarks/learning.md`)."""
@@ -146,10 +149,10 @@ def _quality_loss(
     log_probs = task.log_probabilities(decoder, quality, prompt)
     scores = log_probs - task.log_uniform().to(log_probs.device)
     if quality == BEST_QUALITY:
-        loss = pair_loss(scores, task.shares, task.weights)
+        loss = plan.differences * pair_loss(scores, task.shares, task.weights)
         likely = task.shares >= plan.good
     else:
-        loss = pair_loss(-scores, task.shares, task.weights)
+        loss = plan.differences * pair_loss(-scores, task.shares, task.weights)
         likely = task.shares < plan.bad
     likely = likely.to(log_probs.device)
     return loss - plan.likelihood * log_probs[likely].mean() if likely.any() else loss

@@ -1,0 +1,171 @@
+"""What each part of the language model's training is worth, on the bank; nothing is measured.
+
+`python -m benchmarks.ablation --state DIR [--minutes 4] [--seeds 3]` trains a language model from
+scratch for each arm and seed, for the same CPU time on one core, and judges it on the bank beside
+the shipped one and beside random candidates (`bank_judge`), all with the shipped cost model.
+`DIR` keeps what is done, so that the same command goes on after an interruption. Intervals are by
+bootstrap over tasks and seeds. The headline `ratio` is the mean predicted speed of what the shipped
+model writes at the best quality over that of TVM's random candidates.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks import bank_judge, report, setting
+from benchmarks.bootstrap import interval_over_seeds
+from tlmd.config import GenerateConfig
+
+_DATA = Path("benchmarks/data")
+_CAMPAIGN, _DISTILLED = _DATA / "demonstrations.msgpack.gz", _DATA / "distilled.msgpack.gz"
+_PROBE = 8  # steps that show how long one takes
+_SHIPPED = "shipped"
+_GENERATIONS = GenerateConfig().generations
+
+
+@dataclass(frozen=True)
+class Arm:
+    """A way to train: the sentences, the size of the network, and fields of `TrainingPlan`."""
+
+    files: tuple[Path, ...]
+    preset: str = "nano"
+    plan: dict[str, Any] = field(default_factory=dict)
+
+
+_LIKELIHOOD = {"differences": 0.0, "likelihood": 1.0}
+ARMS = {
+    "likelihood of the best only, as in the paper": Arm((_CAMPAIGN,), plan=_LIKELIHOOD),
+    "likelihood by quality": Arm((_CAMPAIGN,), plan={**_LIKELIHOOD, "worst": 1.0}),
+    "differences": Arm((_CAMPAIGN,)),
+    "differences by quality": Arm((_CAMPAIGN,), plan={"worst": 0.3}),
+    "and distilled": Arm((_CAMPAIGN, _DISTILLED), plan={"worst": 0.3}),
+    "and distilled, `small`": Arm((_CAMPAIGN, _DISTILLED), "small", {"worst": 0.3}),
+}
+# Column: figure of `bank_judge`.
+_COLUMNS = {
+    "log p": "log p",
+    "best - worst": "log p best - worst",
+    "written": "best written",
+    "search @1": "TLM + search @1",
+    "@4": "TLM + search @4",
+    "@16": "TLM + search @16",
+}
+_RANDOM = {
+    "written": "random",
+    "search @1": "random + search @1",
+    "@4": "random + search @4",
+    "@16": "random + search @16",
+}
+
+
+def main() -> int:
+    """Train, judge, print, write."""
+    parser = report.parser(__doc__)
+    parser.add_argument("--state", type=Path, required=True, help="keeps what is done")
+    parser.add_argument("--minutes", type=float, default=4, help="of CPU for each arm and seed")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--samples", type=int, default=16, help="per task (default 16)")
+    options = parser.parse_args()
+    options.state.mkdir(parents=True, exist_ok=True)
+    document = _document(options)
+    report.show("rank correlations; predicted shares of the best speed; 95 %", document["arms"])
+    report.finish(document, options.json)
+    return 0
+
+
+def _document(options: Any) -> report.Row:
+    import torch
+
+    torch.set_num_threads(1)
+    shipped = setting.load(options.checkpoint, options.untrained)
+    bank = bank_judge.entries(bank_judge.BANK)
+    judge, error = bank_judge.fit_judge(bank)
+    found: dict[str, list[list[report.Row]]] = {}
+    for seed in range(options.seeds):
+        for name in (_SHIPPED, *ARMS):
+            found.setdefault(name, []).append(_judged(name, seed, shipped, bank, judge, options))
+    drawn, known = "TVM's random candidates", found[_SHIPPED]
+    rows = [_row(drawn, known, _RANDOM), _row("uniform decisions", known, {"written": "uniform"})]
+    rows += [_row(name, judged, _COLUMNS) for name, judged in found.items()]
+    written, at_random = (_values(known, figure) for figure in ("best written", "random"))
+    return {
+        "benchmark": "ablation",
+        "machine": report.machine(),
+        "judge": error,
+        "minutes": options.minutes,
+        "seeds": options.seeds,
+        "samples": options.samples,
+        "arms": rows,
+        "ratio": float(written.mean() / at_random.mean()),
+        "interval": interval_over_seeds(written, at_random),
+        "meaning": "predicted speed of what the shipped model writes over random candidates",
+    }
+
+
+def _judged(
+    name: str, seed: int, shipped: Any, bank: Any, judge: Any, options: Any
+) -> list[report.Row]:
+    """The figures of each task; trains first, unless this was done before."""
+    kept = options.state / f"{list(ARMS).index(name) if name in ARMS else name}-{seed}.json"
+    if kept.exists():
+        rows: list[report.Row] = json.loads(kept.read_text())
+        return rows
+    model = shipped.model if name == _SHIPPED else _trained(ARMS[name], options.minutes, seed)
+    checkpoint = replace(shipped, model=model)
+    rows = [
+        bank_judge.rankings(entry, checkpoint)
+        | bank_judge.samples(
+            entry,
+            checkpoint,
+            judge,
+            options.samples,
+            _GENERATIONS,
+            seed + 1,
+            drawn=name == _SHIPPED,
+        )
+        for entry in bank
+    ]
+    kept.write_text(json.dumps(rows))
+    row = _row(name, [rows], _COLUMNS)
+    print(row, file=sys.stderr, flush=True)
+    return rows
+
+
+def _trained(arm: Arm, minutes: float, seed: int) -> Any:
+    """A network that was trained for so many minutes of CPU."""
+    from tlmd.model import network
+    from tlmd.model.demonstration_file import read_demonstrations
+    from tlmd.model.training import Trainer, TrainingPlan
+
+    tasks = [task for path in arm.files for task in read_demonstrations(path)]
+    model = network.create(arm.preset, seed)
+    begin = time.process_time()
+    Trainer(model, TrainingPlan(steps=_PROBE, learning_rate=1e-6)).fit(tasks)
+    steps = max(1, round(minutes * 60 / (time.process_time() - begin) * _PROBE))
+    Trainer(model, TrainingPlan(steps=steps, seed=seed, **arm.plan)).fit(tasks)
+    return model
+
+
+def _row(name: str, judged: list[list[report.Row]], columns: dict[str, str]) -> report.Row:
+    row: report.Row = {"arm": name, **dict.fromkeys(_COLUMNS, "")}
+    for column, figure in columns.items():
+        values = _values(judged, figure)
+        low, high = interval_over_seeds(values)
+        row[column] = f"{values.mean():.3f} [{low:.2f}, {high:.2f}]"
+    return row
+
+
+def _values(judged: list[list[report.Row]], figure: str) -> Any:
+    """``[seeds, tasks]``."""
+    return np.array([[row[figure] for row in rows] for rows in judged])
+
+
+if __name__ == "__main__":
+    sys.exit(main())
