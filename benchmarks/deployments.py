@@ -1,12 +1,16 @@
 """A tuned model beside what people deploy instead, interleaved in one process.
 
 Run by `end_to_end` in a process of its own: ``python -m benchmarks.deployments MODEL OUT THREADS
-RESULT`` times the model in PyTorch eager, torch.compile, ONNX Runtime, OpenVINO, and the library
-that `tlmd tune` wrote to the folder OUT. All of them compute in float32 and use THREADS threads.
+RESULT PRECISION`` times the model in PyTorch eager, torch.compile, ONNX Runtime, OpenVINO, and the
+library that `tlmd tune` wrote to the folder OUT. All of them use THREADS threads and compute in
+float32, or in bfloat16 where the PRECISION is ``bf16``: then PyTorch and torch.compile get the
+model in bfloat16, OpenVINO its hint, and ONNX Runtime, which cannot on CPUs, stays as it is. Errors
+are those against PyTorch in float32.
 """
 
 from __future__ import annotations
 
+import copy
 import json
 import random
 import statistics
@@ -29,24 +33,24 @@ _DRAWS = 2000  # of the bootstrap
 Run = Callable[[], list[Any]]
 
 
-def main(model: str, out: str, threads: int, result: str) -> None:
+def main(model: str, out: str, threads: int, result: str, precision: str) -> None:
     """Load all, compare their outputs with PyTorch's, time them, write what was found."""
     import torch
 
-    from tlmd.model_spec import ModelSpec
+    from tlmd.model_spec import BF16, ModelSpec
     from tlmd.workloads import factories
 
     torch.set_num_threads(threads)
     module, example = factories.make(ModelSpec(model))
     inputs = tuple(example)
     with torch.inference_mode(), tempfile.TemporaryDirectory(prefix="tlmd-bench-") as scratch:
-        runs: dict[str, Run] = {TLMD: _tlmd(out, inputs), "eager": lambda: _flat(module(*inputs))}
-        want = [value.numpy() for value in runs["eager"]()]
+        want = [value.numpy() for value in _flat(module(*inputs))]
+        peers = Peers(module, inputs, threads, Path(scratch), precision == BF16)
+        runs: dict[str, Run] = {TLMD: _tlmd(out, inputs)}
         failed: dict[str, str] = {}
-        makers = {"compile": _compiled, "onnxruntime": _onnxruntime, "openvino": _openvino}
-        for name, make in makers.items():
+        for name in ("eager", "compile", "onnxruntime", "openvino"):
             try:
-                runs[name] = make(module, inputs, threads, Path(scratch))
+                runs[name] = getattr(peers, name)()
             except Exception as error:  # a peer that cannot run the model is said, not hidden
                 failed[name] = f"{type(error).__name__}: {str(error).splitlines()[0][:200]}"
         errors = {name: _error(run(), want) for name, run in runs.items()}
@@ -62,51 +66,72 @@ def _tlmd(out: str, inputs: Sequence[Any]) -> Run:
     return lambda: _flat(tuned(*inputs))
 
 
-def _compiled(module: Any, inputs: Sequence[Any], _threads: int, _scratch: Path) -> Run:
-    import torch
-    from torch._inductor import config
+class Peers:
+    """What people deploy instead of tlmd, for one model."""
 
-    config.freezing = True
-    compiled: Any = torch.compile(module, mode="max-autotune", dynamic=False)
-    compiled(*inputs)
-    return lambda: _flat(compiled(*inputs))
+    def __init__(
+        self, module: Any, inputs: Sequence[Any], threads: int, scratch: Path, bf16: bool
+    ) -> None:
+        self._module, self._inputs = module, inputs
+        self._threads, self._scratch, self._bf16 = threads, scratch, bf16
 
+    def eager(self) -> Run:
+        module, inputs = self._of_torch()
+        return lambda: _flat(module(*inputs))
 
-def _onnxruntime(module: Any, inputs: Sequence[Any], threads: int, scratch: Path) -> Run:
-    import onnxruntime
+    def compile(self) -> Run:
+        import torch
+        from torch._inductor import config
 
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
-    path = _export(module, inputs, scratch)
-    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-    names = [value.name for value in session.get_inputs()]
-    feed = dict(zip(names, (value.numpy() for value in inputs), strict=True))
-    return lambda: list(session.run(None, feed))
+        config.freezing = True
+        module, inputs = self._of_torch()
+        compiled: Any = torch.compile(module, mode="max-autotune", dynamic=False)
+        compiled(*inputs)
+        return lambda: _flat(compiled(*inputs))
 
+    def onnxruntime(self) -> Run:
+        import onnxruntime
 
-def _openvino(module: Any, inputs: Sequence[Any], threads: int, scratch: Path) -> Run:
-    import openvino
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads, options.inter_op_num_threads = self._threads, 1
+        providers = ["CPUExecutionProvider"]
+        session = onnxruntime.InferenceSession(self._exported(), options, providers=providers)
+        names = [value.name for value in session.get_inputs()]
+        feed = dict(zip(names, (value.numpy() for value in self._inputs), strict=True))
+        return lambda: list(session.run(None, feed))
 
-    settings = {
-        "INFERENCE_NUM_THREADS": threads,
-        "PERFORMANCE_HINT": "LATENCY",
-        "INFERENCE_PRECISION_HINT": "f32",
-    }
-    path = _export(module, inputs, scratch)
-    request = openvino.Core().compile_model(path, "CPU", settings).create_infer_request()
-    arrays = [value.numpy() for value in inputs]
-    return lambda: list(request.infer(arrays).values())
+    def openvino(self) -> Run:
+        import openvino
 
+        settings = {
+            "INFERENCE_NUM_THREADS": self._threads,
+            "PERFORMANCE_HINT": "LATENCY",
+            "INFERENCE_PRECISION_HINT": "bf16" if self._bf16 else "f32",
+        }
+        model = openvino.Core().compile_model(self._exported(), "CPU", settings)
+        request = model.create_infer_request()
+        arrays = [value.numpy() for value in self._inputs]
+        return lambda: list(request.infer(arrays).values())
 
-def _export(module: Any, inputs: Sequence[Any], scratch: Path) -> str:
-    import torch
+    def _of_torch(self) -> tuple[Any, list[Any]]:
+        """The module and its inputs, in bfloat16 where this was asked for."""
+        import torch
 
-    path = scratch / "model.onnx"
-    if not path.exists():
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            torch.onnx.export(module, tuple(inputs), str(path), dynamo=False, opset_version=17)
-    return str(path)
+        if not self._bf16:
+            return self._module, list(self._inputs)
+        short = [x.bfloat16() if x.is_floating_point() else x for x in self._inputs]
+        return copy.deepcopy(self._module).to(torch.bfloat16), short
+
+    def _exported(self) -> str:
+        import torch
+
+        path = self._scratch / "model.onnx"
+        if not path.exists():
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                options: dict[str, Any] = {"dynamo": False, "opset_version": 17}
+                torch.onnx.export(self._module, tuple(self._inputs), str(path), **options)
+        return str(path)
 
 
 def _flat(value: Any) -> list[Any]:
@@ -120,7 +145,11 @@ def _flat(value: Any) -> list[Any]:
 def _error(got: Sequence[Any], want: Sequence[Any]) -> float:
     """The largest error of any output, relative to its largest value."""
     pairs = zip(got, want, strict=True)
-    return max(float(np.abs(np.asarray(g) - w).max() / np.abs(w).max()) for g, w in pairs)
+    return max(float(np.abs(_array(g) - w).max() / np.abs(w).max()) for g, w in pairs)
+
+
+def _array(value: Any) -> Any:
+    return np.asarray(value.float() if hasattr(value, "float") else value)
 
 
 def _interleave(runs: dict[str, Run]) -> dict[str, list[float]]:
@@ -151,4 +180,4 @@ def _ratios(times: dict[str, list[float]]) -> dict[str, tuple[float, float, floa
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4])
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4], sys.argv[5])

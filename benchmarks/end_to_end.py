@@ -1,8 +1,9 @@
 """Whole models: tuned by tlmd beside PyTorch, torch.compile, ONNX Runtime and OpenVINO.
 
-`python -m benchmarks.end_to_end [MODEL ...] [--cores 1 2] [--trials 16] [--json FILE]` tunes each
-model for each number of cores, and times all of them interleaved in one process on as many cores,
-in float32 (`deployments`). With several `--trials` the same model is tuned further.
+`python -m benchmarks.end_to_end [MODEL ...] [--cores 1 2] [--trials 16] [--precision fp32]
+[--json FILE]` tunes each model for each number of cores, and times all of them interleaved in one
+process on as many cores, in this precision (`deployments`). With several `--trials` the same model
+is tuned further.
 The headline `ratio` is the time of the fastest of the four over tlmd's, geometric mean.
 """
 
@@ -18,6 +19,7 @@ from typing import Any
 from benchmarks import pinned, report
 from benchmarks.deployments import TLMD
 from tlmd import children
+from tlmd.model_spec import FP32, PRECISIONS
 
 _MODELS = ("resnet18", "resnet50", "mobilenet-v2", "bert-small", "vit-s16")
 _PEERS = ("eager", "compile", "onnxruntime", "openvino")
@@ -36,6 +38,7 @@ def main() -> int:
     parser.add_argument("models", nargs="*", default=_MODELS)
     parser.add_argument("--cores", type=int, nargs="+", default=[1])
     parser.add_argument("--trials", type=int, nargs="+", default=[16])
+    parser.add_argument("--precision", choices=PRECISIONS, default=FP32)
     options = parser.parse_args()
     document = report.document(options, _measure_models)
     report.show("milliseconds per run; best / tlmd with its 95 % interval", document["models"])
@@ -72,7 +75,13 @@ def _row(model: str, cores: int, trials: int, state: Path, options: Any) -> repo
         settings["generate.checkpoint"] = str(options.checkpoint)
     begin = time.monotonic()
     result = tlmd.tune(
-        model, trials=trials, out=state / "out", state_dir=state, seed=options.seed, **settings
+        model,
+        precision=options.precision,
+        trials=trials,
+        out=state / "out",
+        state_dir=state,
+        seed=options.seed,
+        **settings,
     )
     if result.interrupted:
         raise SystemExit(f"tuning {model} was interrupted; there is nothing to time")
@@ -84,6 +93,7 @@ def _row(model: str, cores: int, trials: int, state: Path, options: Any) -> repo
         state / "out",
         str(cores),
         found,
+        options.precision,
         cores=plan_cores(run=cores).run,
         environment=children.running_tvm(cores, OMP_NUM_THREADS=str(cores)),
     )
@@ -96,6 +106,7 @@ def _row(model: str, cores: int, trials: int, state: Path, options: Any) -> repo
         "model": model,
         "cores": cores,
         "trials": trials,
+        "precision": options.precision,
         "untuned": result.summary["e2e"]["untuned_ms"],
         TLMD: times["ms"][TLMD],
         **{name: times["ms"].get(name) for name in _PEERS},
@@ -133,7 +144,8 @@ def _draw(document: report.Row, path: Path) -> None:
     axes.legend(frameon=False, fontsize=8, loc="lower center", bbox_to_anchor=(0.5, 1.06), ncol=4)
     machine = document["machine"]
     trials = max(row["trials"] for row in rows)
-    text = f"{machine['cpu']}, float32, {trials} trials per task, commit {machine['commit']}"
+    precision = rows[0].get("precision", FP32)
+    text = f"{machine['cpu']}, {precision}, {trials} trials per task, commit {machine['commit']}"
     axes.set_title(text, fontsize=8, loc="left", color="#5a6b7b")
     figure.tight_layout()
     figure.savefig(path, dpi=150)

@@ -43,6 +43,7 @@ REQUEST: dict[str, Any] = {
     "cwd": "/",
     "tasks": "",
     "strict_numerics": False,
+    "precision": "fp32",
 }
 
 

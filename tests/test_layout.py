@@ -39,7 +39,7 @@ MAY_IMPORT = {
     "pipeline": set(),
     "actors": {"generate", "learn", "measure", "model", "pipeline", "space"},
     "daemon": {"measure", "pipeline", "records", "space", "workloads"},
-    "client": {"measure", "model", "pipeline", "records", "space", "workloads"},
+    "client": {"alternatives", "measure", "model", "pipeline", "records", "space", "workloads"},
 }
 SHARED = {
     "__version__",

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tlmd import config as configuration
+from tlmd.model_spec import FP32
 
 if TYPE_CHECKING:
     from tlmd.client.connection import Daemon
@@ -23,6 +24,7 @@ def tune(
     task: str = "",
     weights: Path_ = "",
     strict_numerics: bool = False,
+    precision: str = FP32,
     target: str = "native",
     trials: int = 16,
     time_budget: float | None = None,
@@ -39,8 +41,9 @@ def tune(
     from the zoo. `input_shape` is one shape, or one shape per input. `task` says what a model of
     transformers is used for, if its configuration does not. `weights` is a .safetensors file for
     the model of a factory. `strict_numerics` allows only programs that compute as the model says,
-    without Winograd's convolutions. `trials` is the number of measurements per task. Measuring ends
-    after `time_budget` seconds. `settings` are dotted keys of the configuration, such as
+    without Winograd's convolutions. `precision`: ``bf16`` also allows GEMMs and convolutions that
+    round what they multiply to bfloat16. `trials` is the number of measurements per task. Measuring
+    ends after `time_budget` seconds. `settings` are dotted keys of the configuration, such as
     ``**{"measure.builders": 1}``.
 
     Raises `tlmd.errors.BadInput` and `tlmd.errors.Failed`.
@@ -53,7 +56,9 @@ def tune(
     from tlmd.model_spec import ModelSpec
 
     request = TuneRequest(
-        ModelSpec(str(model), as_shapes(input_shape), task, str(weights), strict_numerics),
+        ModelSpec(
+            str(model), as_shapes(input_shape), task, str(weights), strict_numerics, precision
+        ),
         target=target,
         time_budget=time_budget,
         out=Path(out) if out else None,

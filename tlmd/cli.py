@@ -94,33 +94,9 @@ def _common(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _model(parser: argparse.ArgumentParser) -> None:
-    """Add the options that describe a model."""
-    parser.add_argument("model", metavar="MODEL")
-    parser.add_argument(
-        "--input-shape",
-        action="append",
-        type=arguments.shape,
-        metavar="1,3,224,224",
-        help="input shape; once per input; once more per input for each further set of shapes",
-    )
-    parser.add_argument(
-        "--task", default="", help="what a model of transformers is for, if its config says nothing"
-    )
-    parser.add_argument(
-        "--weights", default="", metavar="FILE", help=".safetensors weights for a factory's model"
-    )
-    parser.add_argument(
-        "--strict-numerics",
-        action="store_true",
-        help="only programs that compute as the model says; without Winograd convolutions",
-    )
-    parser.add_argument("--target", default="native", help="'native' or a TVM target as JSON")
-
-
 def _job(parser: argparse.ArgumentParser) -> None:
     """Add the options that describe a job."""
-    _model(parser)
+    arguments.add_model(parser)
     parser.add_argument(
         "--trials", type=arguments.positive, help="measurements per task (default 16)"
     )
@@ -173,7 +149,7 @@ def _tune(options: argparse.Namespace) -> int:
     from tlmd.state_dir import default_state_dir
 
     request = TuneRequest(
-        _spec(options),
+        arguments.model_spec(options),
         target=options.target,
         time_budget=options.time_budget,
         out=options.out,
@@ -184,14 +160,6 @@ def _tune(options: argparse.Namespace) -> int:
     return terminal.tune(request, config, as_json=options.json)
 
 
-def _spec(options: argparse.Namespace) -> Any:
-    from tlmd.model_spec import ModelSpec
-
-    shapes = tuple(options.input_shape) if options.input_shape else None
-    strict = options.strict_numerics
-    return ModelSpec(options.model, shapes, options.task, options.weights, strict)
-
-
 def _add_check(commands: Any) -> None:
     check = commands.add_parser(
         "check",
@@ -199,7 +167,7 @@ def _add_check(commands: Any) -> None:
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    _model(check)
+    arguments.add_model(check)
     arguments.add_cores(check)
     _common(check)
     check.set_defaults(run=_check)
@@ -213,7 +181,9 @@ def _check(options: argparse.Namespace) -> int:
     from tlmd.state_dir import default_state_dir, make_state_dir
 
     state_dir = make_state_dir(options.state_dir or default_state_dir())
-    return check.run(_spec(options), options.target, config, state_dir, as_json=options.json)
+    return check.run(
+        arguments.model_spec(options), options.target, config, state_dir, as_json=options.json
+    )
 
 
 def _add_serve(commands: Any) -> None:

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tlmd.errors import BadInput
+
 Shapes = tuple[tuple[int, ...], ...]
 """Shapes of a model's inputs."""
+
+
+FP32, BF16 = PRECISIONS = ("fp32", "bf16")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,3 +35,14 @@ class ModelSpec:
     """A .safetensors file with the weights. Empty: those that the model comes with."""
     strict_numerics: bool = False
     """Only programs that compute as the model says: no alternative with other arithmetic."""
+    precision: str = FP32
+    """One of `PRECISIONS`. `BF16`: GEMMs and convolutions with constant weights may round what they
+    multiply to bfloat16; they add in float32."""
+
+    def __post_init__(self) -> None:
+        """Raise `BadInput` for options that contradict each other."""
+        if self.precision not in PRECISIONS:
+            given, allowed = ascii(self.precision)[:40], " or ".join(PRECISIONS)
+            raise BadInput(f"the precision is {given}; it can be {allowed}")
+        if self.strict_numerics and self.precision != FP32:
+            raise BadInput(f"strict numerics allow {FP32} only; leave out one of the two options")

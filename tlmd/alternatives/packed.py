@@ -11,18 +11,19 @@ the rows of a kernel divide; the rows too many repeat the last one and are not w
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Sequence
 from typing import Any
 
 from tvm import te, tirx
 from tvm_ffi import structural_map, structural_walk
 
-from tlmd.alternatives import contraction
+from tlmd.alternatives import bfloat16, contraction
 from tlmd.alternatives.contraction import DTYPE, Contraction, axis, long, shape_of
 from tlmd.alternatives.implementation import REDUCTION, Implementation
-from tlmd.alternatives.transforms import PACKED
+from tlmd.alternatives.transforms import PACKED, PACKED_BF16
 
-PRODUCTS, PLACED = "packed_products", "packed_placed"
+PAIRS, PRODUCTS, PLACED = "packed_pairs", "packed_products", "packed_placed"
 _CHEAPER = 0.97  # the work of the packed program over that of the direct one; it is tried first
 _KERNEL_ROWS = (6, 8, 5)  # good kernels have so many rows
 _MOST_PADDED = 1.02  # rows in all over rows that are needed, for a choice of kernels
@@ -31,13 +32,16 @@ _PANEL_VECTORS = {4: 1.0, 3: 1.02, 2: 1.1, 1: 1.4}
 """Vectors of a panel -> time of a kernel for each of its vectors, relative, roughly measured."""
 
 
-def packed(direct: Implementation, constants: Sequence[int], lanes: int) -> Implementation | None:
+def packed(
+    direct: Implementation, constants: Sequence[int], lanes: int, bf16: bool = False
+) -> Implementation | None:
     """The program with packed weights; None where they cannot be packed.
 
     The weights ``[..., N]`` become ``[panels, K, columns]`` with K the product of the other
     dimensions and columns a multiple of `lanes`, the elements of a vector of the target. Columns
     too many are computed, but not written.
-    `constants`: positions of the parameters that are weights.
+    `constants`: positions of the parameters that are weights. `bf16`: data and weights are rounded
+    to bfloat16, and two neighbours in `K` are one pair (`bfloat16`).
     """
     function = direct.module["main"]
     found = contraction.find(function)
@@ -47,9 +51,13 @@ def packed(direct: Implementation, constants: Sequence[int], lanes: int) -> Impl
     columns = shape_of(found.output)[-1]
     if not _is_gemm(found) or written_lanes(columns, lanes) * _NARROWEST < lanes:
         return None
-    made = contraction.replaced(direct.module, found, _stages(found, lanes))
-    work = direct.work * multiple(columns, lanes) / columns
-    return Implementation(PACKED, made, direct.flops, _CHEAPER * work)
+    if bf16 and not _has_pairs(found):
+        return None
+    made = contraction.replaced(direct.module, found, _stages(found, lanes, bf16))
+    work = _CHEAPER * direct.work * multiple(columns, lanes) / columns
+    if bf16:
+        return Implementation(PACKED_BF16, made, direct.flops, work / bfloat16.PAIR)
+    return Implementation(PACKED, made, direct.flops, work)
 
 
 def _is_gemm(found: Contraction) -> bool:
@@ -59,6 +67,13 @@ def _is_gemm(found: Contraction) -> bool:
     *inner, last = found.weights.indices
     is_matrix = last.same_as(column) and contraction.same(inner, reduction)
     return is_matrix and not any(_uses(index, column) for index in found.data.indices)
+
+
+def _has_pairs(found: Contraction) -> bool:
+    """Whether the innermost sum goes along the innermost dimension of the data, in whole pairs."""
+    *_, last = _iterators(found)[1]
+    extent = shape_of(found.weights.source)[-2]
+    return bool(found.data.indices[-1].same_as(last)) and extent % bfloat16.PAIR == 0
 
 
 def _iterators(found: Contraction) -> tuple[list[Any], list[Any]]:
@@ -73,33 +88,50 @@ def _uses(expression: Any, variable: Any) -> bool:
     return any(variable.same_as(one) for one in used)
 
 
-def _stages(found: Contraction, lanes: int) -> Any:
+def _stages(found: Contraction, lanes: int, bf16: bool) -> Any:
     """The function ``(data, weights, output)`` of the GEMM, and of writing its result."""
     spatial, reduction = _iterators(found)
     *outer, columns = shape_of(found.output)
     rows, depth = math.prod(outer), shape_of(found.weights.source)[:-1]
     panel = panel_vectors(-(-columns // lanes)) * lanes
     padded = padded_rows(rows)
-    data = te.placeholder(long(shape_of(found.data.source)), DTYPE, name="data")
+    given = te.placeholder(long(shape_of(found.data.source)), DTYPE, name="data")
+    if bf16:
+        depth = [*depth[:-1], depth[-1] // bfloat16.PAIR]
+    data, dtype, product = (
+        (_pairs(given), "uint32", bfloat16.product) if bf16 else (given, DTYPE, operator.mul)
+    )
     weights = te.placeholder(
-        long((multiple(columns, panel) // panel, math.prod(depth), panel)), DTYPE, name="weights"
+        long((multiple(columns, panel) // panel, math.prod(depth), panel)), dtype, name="weights"
     )
     axes = [axis(extent, "k") for extent in depth]
 
-    def product(row: Any, column: Any) -> Any:
+    def value(row: Any, column: Any) -> Any:
         at = _unflattened(clamped(row, rows, padded), outer)
         values = list(zip([*spatial[:-1], *reduction], [*at, *(a.var for a in axes)], strict=True))
         indices = [_substituted(index, values) for index in found.data.indices]
         k = flattened([a.var for a in axes], depth)
-        return te.sum(data[tuple(indices)] * weights[column // panel, k, column % panel], axis=axes)
+        weight = weights[column // panel, k, column % panel]
+        return te.sum(product(data[tuple(indices)], weight), axis=axes)
 
-    products = te.compute(long((padded, multiple(columns, panel))), product, name=PRODUCTS)
+    products = te.compute(long((padded, multiple(columns, panel))), value, name=PRODUCTS)
     placed = te.compute(
         long((*outer, columns)),
         lambda *at: products[flattened(at[:-1], outer), at[-1]],
         name=PLACED,
     )
-    return te.create_prim_func([data, weights, placed])
+    return te.create_prim_func([given, weights, placed])
+
+
+def _pairs(data: Any) -> Any:
+    """The data in bfloat16, its innermost dimension in pairs."""
+    *outer, inner = (int(extent) for extent in data.shape)
+
+    def value(*at: Any) -> Any:
+        first = at[-1] * bfloat16.PAIR
+        return bfloat16.pair(data[(*at[:-1], first)], data[(*at[:-1], first + 1)])
+
+    return te.compute(long((*outer, inner // bfloat16.PAIR)), value, name=PAIRS)
 
 
 def written_lanes(columns: int, lanes: int) -> int:

@@ -7,12 +7,14 @@ weights stay in the caches (Goto and van de Geijn, TOMS'08, section 4).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from tvm.tirx import IndexMap
 
+from tlmd.alternatives import bfloat16
 from tlmd.alternatives import packed as stages
 from tlmd.alternatives.scheduling import StageSchedule
 
@@ -41,7 +43,7 @@ def by_tiles(program: StageSchedule) -> None:
     outer, unrolled = program.tile(last, 2, _MOST_UNROLLED)
     order = (nest.panel, nest.part, nest.tile, *sums, outer, unrolled, *nest.kernel)
     program.schedule.reorder(*order)
-    _finish(program, nest, unrolled, nest.tile)
+    _finish(program, nest, (*sums, outer, unrolled), nest.tile)
 
 
 def by_blocks(program: StageSchedule) -> None:
@@ -51,11 +53,14 @@ def by_blocks(program: StageSchedule) -> None:
     block, outer, unrolled = program.tile(last, 3, _MOST_UNROLLED)
     order = (nest.panel, nest.part, *sums, block, nest.tile, outer, unrolled, *nest.kernel)
     program.schedule.reorder(*order)
-    _finish(program, nest, unrolled, nest.part)
+    _finish(program, nest, (*sums, block, outer, unrolled), nest.part)
 
 
 def _nest(program: StageSchedule) -> _GemmLoops:
     schedule = program.schedule
+    if stages.PAIRS in program.names:
+        for name in program.names[: program.names.index(stages.PAIRS)]:  # a padding
+            schedule.compute_inline(program.block(name))
     products = program.block(stages.PRODUCTS)
     rows, columns, *sums = schedule.get_loops(products)
     _, _, width = schedule.get(products).reads[1].source.ty.shape
@@ -67,21 +72,44 @@ def _nest(program: StageSchedule) -> _GemmLoops:
     return _GemmLoops(panel, part, tile, sums, (row, vector, lane))
 
 
-def _finish(program: StageSchedule, nest: _GemmLoops, unrolled: Any, at: Any) -> None:
-    """Unroll the kernel, and compute at the loop `at` what is done with the result."""
+def _finish(program: StageSchedule, nest: _GemmLoops, sums: Sequence[Any], at: Any) -> None:
+    """Unroll the kernel, and compute at the loop `at` what is done with the result.
+
+    `sums`: the loops of the sum, the outermost one first.
+    """
     schedule = program.schedule
     row, vector, lane = nest.kernel
-    program.kernel((unrolled, row, vector), lane)
     last = program.block(program.inline_from(stages.PLACED))
     extents = program.extents(last)
     schedule.transform_block_layout(last, _as_matrix(extents))
     schedule.reverse_compute_at(last, at, preserve_unit_loops=True)
     _, column = schedule.get_loops(last)[-2:]
     lanes = stages.written_lanes(extents[-1], program.lanes)
-    parts, lane = schedule.split(column, [None, lanes])
-    program.kernel((parts,), lane)
-    if program.names[0] != stages.PRODUCTS:
-        _pad(program)
+    parts, written = schedule.split(column, [None, lanes])
+    program.kernel((parts,), written)
+    if stages.PAIRS in program.names:
+        _multiply_pairs(program, (sums[-1], row, vector), lane, sums)
+    else:
+        program.kernel((sums[-1], row, vector), lane)
+        if program.names[0] != stages.PRODUCTS:
+            _pad(program)
+
+
+def _multiply_pairs(
+    program: StageSchedule, unrolled: Sequence[Any], lane: Any, sums: Sequence[Any]
+) -> None:
+    """Use the dot product of pairs, and round the data to pairs before."""
+    schedule = program.schedule
+    for loop in unrolled:
+        schedule.unroll(loop)
+    schedule.annotate(sums[-2], "pragma_import_llvm", bfloat16.IMPORTED)
+    # The postprocessors of TVM separate the zeros and call the intrinsic.
+    bfloat16.register()
+    schedule.annotate(schedule.blockize(lane), "meta_schedule.auto_tensorize", bfloat16.DOT)
+    pairs = program.block(stages.PAIRS)
+    inner = schedule.get_loops(pairs)[-1]
+    _, element = schedule.split(inner, [None, math.gcd(program.extents(pairs)[-1], program.lanes)])
+    schedule.vectorize(element)
 
 
 def _as_matrix(extents: Sequence[int]) -> Any:

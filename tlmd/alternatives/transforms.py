@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
@@ -75,20 +76,31 @@ FILTERINGS = {
 """By the name of the alternative."""
 
 
-PACKED = "packed"
+PACKED, PACKED_BF16 = "packed", "packed_bf16"
+MULTIPLIED = {PACKED_BF16: "bfloat16"}
+"""By the name of an alternative, the dtype of what it multiplies, where that is a shorter one."""
 
 
 def transform(alternative: str, weights: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
-    """The weights of an alternative, of this shape and of the dtype of `weights`.
+    """The weights of an alternative, of this shape; but for pairs of the dtype of `weights`.
 
     Winograd: ``[3, 3, inputs, outputs]`` become ``[m + 2, m + 2, inputs, outputs]``, computed in
-    float64. Packed: ``[..., N]`` become ``[panels, K, columns]`` with zeros after column `N`.
+    float64. Packed: ``[..., N]`` become ``[panels, K, columns]`` with zeros after column `N`; in
+    bfloat16 ``[panels, K / 2, columns]`` of pairs as `uint32`.
     """
     if alternative == PACKED:
-        panels, depth, columns = shape
-        matrix = weights.reshape(depth, -1)
-        matrix = np.pad(matrix, ((0, 0), (0, panels * columns - matrix.shape[1])))
-        return np.ascontiguousarray(matrix.reshape(depth, panels, columns).transpose(1, 0, 2))
+        return _packed(weights, *shape)
+    if alternative == PACKED_BF16:
+        panels, pairs, columns = shape
+        short = _packed(weights, panels, 2 * pairs, columns).astype(ml_dtypes.bfloat16)
+        halves = short.view(np.uint16).astype(np.uint32).reshape(panels, pairs, 2, columns)
+        return np.ascontiguousarray(halves[:, :, 0] | halves[:, :, 1] << np.uint32(16))
     g = FILTERINGS[alternative].weights
     found = np.einsum("ai,bj,ijco->abco", g, g, weights.astype(np.float64), optimize=True)
     return np.ascontiguousarray(found.astype(weights.dtype))
+
+
+def _packed(weights: NDArray[Any], panels: int, depth: int, columns: int) -> NDArray[Any]:
+    matrix = weights.reshape(depth, -1)
+    matrix = np.pad(matrix, ((0, 0), (0, panels * columns - matrix.shape[1])))
+    return np.ascontiguousarray(matrix.reshape(depth, panels, columns).transpose(1, 0, 2))

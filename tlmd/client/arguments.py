@@ -1,4 +1,4 @@
-"""Types of command line arguments; each raises `argparse.ArgumentTypeError` with one line."""
+"""Command line arguments of several commands; bad ones raise `argparse.ArgumentTypeError`."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import re
 from typing import Any
 
 from tlmd.errors import BadInput
+from tlmd.model_spec import FP32, PRECISIONS, ModelSpec
 
 EFFORTS = {"quick": 4, "normal": 16, "thorough": 64}
 """Measurements per task of each ``--effort``."""
@@ -38,6 +39,48 @@ def duration(text: str) -> float:
     if not match or float(match[1]) <= 0:
         raise argparse.ArgumentTypeError(f"{text!r} is not a time such as 90s, 10m or 2h")
     return float(match[1]) * _UNITS[match[2]]
+
+
+def add_model(parser: argparse.ArgumentParser) -> None:
+    """Add the options that describe a model."""
+    parser.add_argument("model", metavar="MODEL")
+    parser.add_argument(
+        "--input-shape",
+        action="append",
+        type=shape,
+        metavar="1,3,224,224",
+        help="input shape; once per input; once more per input for each further set of shapes",
+    )
+    parser.add_argument(
+        "--task", default="", help="what a model of transformers is for, if its config says nothing"
+    )
+    parser.add_argument(
+        "--weights", default="", metavar="FILE", help=".safetensors weights for a factory's model"
+    )
+    parser.add_argument(
+        "--strict-numerics",
+        action="store_true",
+        help="only programs that compute as the model says; without Winograd convolutions",
+    )
+    parser.add_argument(
+        "--precision",
+        choices=PRECISIONS,
+        default=FP32,
+        help="bf16: GEMMs and convolutions may round what they multiply to bfloat16 (default fp32)",
+    )
+    parser.add_argument("--target", default="native", help="'native' or a TVM target as JSON")
+
+
+def model_spec(options: argparse.Namespace) -> ModelSpec:
+    """What the options of `add_model` say of the model. Raises `BadInput`."""
+    return ModelSpec(
+        options.model,
+        tuple(options.input_shape) if options.input_shape else None,
+        options.task,
+        options.weights,
+        options.strict_numerics,
+        options.precision,
+    )
 
 
 def add_cores(parser: argparse.ArgumentParser) -> None:

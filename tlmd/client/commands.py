@@ -156,6 +156,7 @@ def _submit(options: Any) -> int:
         task=options.task,
         weights=options.weights,
         strict_numerics=options.strict_numerics,
+        precision=options.precision,
         target=options.target,
         trials=config.tune.trials,
         time_budget=options.time_budget,

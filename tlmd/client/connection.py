@@ -13,6 +13,7 @@ from urllib.parse import urlencode, urlsplit
 
 from tlmd.client.job import Job
 from tlmd.errors import BadInput, Failed, NoDaemon
+from tlmd.model_spec import FP32
 
 if TYPE_CHECKING:
     import subprocess
@@ -77,6 +78,7 @@ class Daemon:
         task: str = "",
         weights: str = "",
         strict_numerics: bool = False,
+        precision: str = FP32,
         priority: int | None = None,
         weight: float | None = None,
         wait_for_hardware: bool = False,
@@ -85,7 +87,8 @@ class Daemon:
 
         `trials` are measurements per task (default 16; for a corpus no limit), `time_budget` is in
         seconds, `tasks` a file with the tasks of a model that was lowered already. `task`,
-        `weights`, `strict_numerics`: see `ModelSpec`; `priority`, `weight`: see `TuneConfig`.
+        `weights`, `strict_numerics`, `precision`: see `ModelSpec`; `priority`, `weight`: see
+        `TuneConfig`.
         `wait_for_hardware`: the job waits where no slot of a cluster has its target.
         """
         document: dict[str, Any] = {
@@ -100,6 +103,7 @@ class Daemon:
             "model_task": task,
             "weights": str(Path(weights).expanduser().absolute()) if weights else "",
             "strict_numerics": strict_numerics,
+            "precision": precision,
             "priority": priority,
             "weight": weight,
             "wait_for_hardware": wait_for_hardware,

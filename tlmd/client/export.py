@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tlmd.alternatives import bfloat16
+from tlmd.alternatives.transforms import PACKED_BF16
 from tlmd.client import reports
 from tlmd.client.tune_result import TuneResult, check_out
 from tlmd.errors import BadInput, Failed
@@ -58,12 +60,17 @@ def export(state_dir: Path, job_id: str, out: Path | None, lowered: bool = False
 
 
 def _write_lowered(models: Sequence[LoweredModel], states: list[TaskState], out: Path) -> None:
-    """Write ``lowered.json``, ``lowered-2.json``...: one for each set of input shapes."""
+    """Write ``lowered.json``, ``lowered-2.json``...: one for each set of input shapes.
+
+    And ``intrinsics.py``, where programs call one of tlmd.
+    """
     used = reports.Result("", states[0].task.target, 0, states).alternatives()
     out.mkdir(parents=True, exist_ok=True)
     for number, model in enumerate(models, 1):
         file = out / ("lowered.json" if number == 1 else f"lowered-{number}.json")
         lowering.save(alternatives.substitute(model.lowered, used), file)
+    if any(task.alternative == PACKED_BF16 for task in used.values()):
+        (out / "intrinsics.py").write_text(bfloat16.registration())
 
 
 def _tasks(spec: JobSpec, state_dir: Path) -> list[Task]:

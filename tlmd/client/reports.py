@@ -10,7 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tlmd.alternatives.transforms import MULTIPLIED
 from tlmd.errors import Failed
+from tlmd.model_spec import BF16, FP32
 from tlmd.pipeline.task_groups import TaskGroup
 from tlmd.pipeline.task_state import TaskState
 from tlmd.types import Record, TargetInfo, Task
@@ -77,6 +79,7 @@ class Result:
             "schema": SCHEMA,
             "model": self.model,
             "target": self.target.spec,
+            "precision": BF16 if any(map(_is_short, self.alternatives().values())) else FP32,
             "checkpoint": self.checkpoint,
             "wall_s": round(wall_s, 3),
             "measured": sum(s.trials for s in self.states),
@@ -99,6 +102,10 @@ class Result:
             "verified": row.record is not None or math.isfinite(row.untuned),
             "version": row.record.version if row.record else None,
         }
+
+
+def _is_short(task: Task) -> bool:
+    return task.alternative in MULTIPLIED
 
 
 def _row_of(group: TaskGroup) -> TaskResult:
@@ -176,6 +183,7 @@ def _page(document: dict[str, Any], pytorch_ms: float | None, limits: Sequence[s
         ("measured", f"{document['measured']} ({document['failed']} failed)"),
         ("wall clock", f"{document['wall_s']:.0f} s"),
         ("target", document["target"]),
+        ("precision", document["precision"]),
     ]
     listed = "".join(f"<dt>{html.escape(k)}</dt><dd>{html.escape(v)}</dd>" for k, v in facts)
     pairs = zip(document["tasks"], limits, strict=True)

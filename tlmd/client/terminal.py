@@ -116,7 +116,7 @@ def _print(console: Console, result: Any) -> None:
 def _table(result: Any, wide: bool) -> Table:
     """The table of the heaviest tasks. On a narrow terminal it has fewer columns."""
     document = result.summary
-    title = f"{document['model']} on {document['target']}"
+    title = f"{document['model']} on {document['target']}, {document['precision']}"
     table = Table(title=escape(title), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("task", overflow="fold")
     for name in _COLUMNS if wide else _NARROW:

@@ -118,6 +118,7 @@ def _submit(request: TuneRequest, config: Config, daemon: Daemon, tasks: Path) -
         task=spec.task,
         weights=spec.weights,
         strict_numerics=spec.strict_numerics,
+        precision=spec.precision,
         target=request.target,
         trials=config.tune.trials,
         time_budget=request.time_budget,

@@ -12,7 +12,7 @@ from typing import Any
 
 from tlmd import config, wire
 from tlmd.errors import BadInput
-from tlmd.model_spec import Shapes
+from tlmd.model_spec import FP32, Shapes
 from tlmd.pipeline.jobs import TuningJob
 from tlmd.pipeline.task_groups import TaskGroup
 from tlmd.records.job_specs import JobSpec
@@ -62,7 +62,9 @@ def make_spec(request: dict[str, Any]) -> JobSpec:
         priority=shares.priority,
         weight=shares.weight,
         wait_for_hardware=bool(request.get("wait_for_hardware", False)),
+        precision=str(request.get("precision") or FP32),
     )
+    _ = spec.model_spec  # checks what depends on each other
     try:
         wire.pack(spec)
     except UnicodeEncodeError:

@@ -120,6 +120,7 @@ class CandidateRun:
                 self._program.arguments[index].dtype,
                 self._program.reduction,
                 self._program.has_floats,
+                self._program.multiplied,
             )
             right, worst = right and ok, max(worst, error)
         if right:

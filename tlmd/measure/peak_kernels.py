@@ -8,7 +8,9 @@ import numpy as np
 import tvm
 from tvm.script import from_source, tirx
 
+from tlmd.alternatives import bfloat16
 from tlmd.measure.cores import spread, threads
+from tlmd.space.target import has_bf16
 from tlmd.types import TargetInfo
 
 _CHAINS = 12  # independent accumulators: latency of 4 cycles x 2 units, and some more
@@ -57,6 +59,31 @@ def main(
         for i in T.vectorized({width}):
             c[t, i] = acc[i]
 """
+# Two products of bfloat16 are added to each accumulator at once.
+_DOT_BF16 = """
+@T.prim_func(s_tir=True)
+def main(
+    a: T.Buffer(({lanes},), "uint32"),
+    b: T.Buffer(({lanes},), "uint32"),
+    c: T.Buffer(({threads}, {width}), "float32"),
+):
+    T.func_attr({{"global_symbol": "main", "tirx.noalias": True}})
+    for t in T.parallel({threads}):
+        acc = T.alloc_buffer(({width},), "float32", scope="local")
+        for i in T.vectorized({width}):
+            acc[i] = c[t, i]
+        for _ in T.serial({steps}, annotations={{"pragma_import_llvm": IMPORTED}}):
+            for u in T.unroll({chains}):
+                acc[T.ramp(u * {lanes}, 1, {lanes})] = T.call_pure_extern(
+                    "float32x{lanes}",
+                    "tlmd_bf16_dot",
+                    acc[T.ramp(u * {lanes}, 1, {lanes})],
+                    a[T.ramp(0, 1, {lanes})],
+                    b[T.ramp(0, 1, {lanes})],
+                )
+        for i in T.vectorized({width}):
+            c[t, i] = acc[i]
+"""
 _TRIAD = """
 @T.prim_func(s_tir=True)
 def main(
@@ -80,7 +107,9 @@ def multiply_adds(target: Any, info: TargetInfo, cores: tuple[int, ...]) -> dict
         _spread(cores, built, arrays)
         found[dtype] = _rate(built, arrays, 150)
     if "vnni" in info.isa and info.vector_bits == 512:
-        found["int8"] = _bytes(target, cores)
+        found["int8"] = _dot(_DOT, np.int32, 8, target, cores)
+    if has_bf16(info):
+        found["bfloat16"] = _dot(_DOT_BF16, np.float32, 4, target, cores)
     return found
 
 
@@ -104,7 +133,8 @@ def bandwidths(
 
 
 def _build(source: str, target: Any, **sizes: Any) -> Any:
-    function = from_source(source.format(**sizes), {"T": tirx})
+    names = {"T": tirx, "IMPORTED": bfloat16.IMPORTED}
+    function = from_source(source.format(**sizes), names)
     return tvm.compile(tvm.IRModule({"main": function}), target).jit()
 
 
@@ -137,16 +167,17 @@ def _rate(built: Any, arrays: list[Any], repeat: int) -> float:
     return 2.0 * _STEPS * int(arrays[1].numpy().size) / seconds / 1e9
 
 
-def _bytes(target: Any, cores: tuple[int, ...]) -> float:
-    """Products of bytes that are summed in 32 bits."""
+def _dot(kernel: str, summed: Any, operations: int, target: Any, cores: tuple[int, ...]) -> float:
+    """Products of short numbers that are summed in 32 bits, `operations` for each sum."""
     lanes, threads = 16, len(cores)
     width = lanes * _CHAINS
     sizes = {"threads": threads, "width": width, "steps": _STEPS, "chains": _CHAINS}
-    built = _build(_DOT, target, lanes=lanes, **sizes)
-    arrays = [tvm.runtime.tensor(np.zeros(lanes, np.int32)) for _ in range(2)]
-    arrays.append(tvm.runtime.tensor(np.zeros((threads, width), np.int32)))
+    built = _build(kernel, target, lanes=lanes, **sizes)
+    given = np.uint32 if summed is np.float32 else summed
+    arrays = [tvm.runtime.tensor(np.zeros(lanes, given)) for _ in range(2)]
+    arrays.append(tvm.runtime.tensor(np.zeros((threads, width), summed)))
     _spread(cores, built, arrays)
-    return 8.0 * _STEPS * width * threads / _fastest(built, arrays, 4, 150) / 1e9
+    return operations * _STEPS * width * threads / _fastest(built, arrays, 4, 150) / 1e9
 
 
 def _triad(target: Any, info: TargetInfo, cores: tuple[int, ...], nbytes: int) -> float:

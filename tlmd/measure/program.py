@@ -45,6 +45,13 @@ class Program:
         return self.task.computation
 
     @property
+    def multiplied(self) -> str:
+        """The dtype of the operands of a GEMM or a convolution; a bias is smaller."""
+        read = [a for a in self.arguments if a.reads] or list(self.arguments)
+        widest = max(read, key=lambda a: a.nbytes)
+        return transforms.MULTIPLIED.get(self.task.alternative, widest.dtype)
+
+    @property
     def outputs(self) -> tuple[int, ...]:
         return tuple(i for i, a in enumerate(self.arguments) if a.writes)
 
@@ -97,10 +104,7 @@ def traffic(task: Task) -> Traffic:
     program = parse(task)
     touched = _touched_bytes(program)
     constant = sum(touched[i] for i in task.constants)
-    read = [a for a in program.arguments if a.reads] or list(program.arguments)
-    # An operand of a GEMM or a convolution; a bias is smaller.
-    widest = max(read, key=lambda a: a.nbytes)
-    return Traffic(task.flops, constant, sum(touched) - constant, widest.dtype)
+    return Traffic(task.flops, constant, sum(touched) - constant, program.multiplied)
 
 
 def _touched_bytes(program: Program) -> list[int]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from tlmd import wire
 from tlmd.errors import BadInput, in_one_line
-from tlmd.model_spec import ModelSpec, Shapes
+from tlmd.model_spec import FP32, ModelSpec, Shapes
 from tlmd.records.job_table import JobRow, JobTable
 from tlmd.types import JobState
 
@@ -76,6 +76,9 @@ class JobSpec:
     wait_for_hardware: bool = False
     """It is not refused where no slot has its hardware."""
 
+    precision: str = FP32
+    """`ModelSpec.precision`."""
+
     @property
     def model_spec(self) -> ModelSpec:
         """The model with everything that loading it depends on."""
@@ -85,6 +88,7 @@ class JobSpec:
             self.model_task,
             self.weights,
             self.strict_numerics,
+            self.precision,
         )
 
     @property

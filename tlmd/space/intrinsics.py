@@ -1,4 +1,4 @@
-"""Register the tensor intrinsics of one kind of target, and no others.
+"""Register the tensor intrinsics of one kind of target, and tlmd's own, and no others.
 
 Every `TuneContext` imports `tvm.s_tir.tensor_intrin`, which parses about 500 intrinsics of all
 vendors (24 s). This module puts an empty package into `sys.modules`, so that this import does
@@ -13,6 +13,8 @@ import types
 from pathlib import Path
 
 import tvm
+
+from tlmd.alternatives import bfloat16
 
 _PACKAGE = "tvm.s_tir.tensor_intrin"
 _SUBMODULES = {
@@ -33,3 +35,5 @@ def register(arch: str) -> None:
         sys.modules[_PACKAGE] = package
     for name in _SUBMODULES.get(arch, ()):
         importlib.import_module(f"{_PACKAGE}.{name}")
+    if arch == "x86_64":
+        bfloat16.register()

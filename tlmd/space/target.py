@@ -57,6 +57,16 @@ def float_lanes(target: Any) -> int:
     return _vectors(target, architecture(str(_target_config(target).get("mtriple", ""))))[1] // 32
 
 
+def has_bf16(info: TargetInfo) -> bool:
+    """Whether the CPU has the dot product of AVX-512 BF16, with vectors of 512 bits."""
+    if info.arch != "x86_64" or info.device != "cpu":
+        return False
+    target = tvm_target(info)
+    with target:
+        features = set(map(str, codegen.llvm_get_cpu_features(target)))
+    return "avx512bf16" in features and float_lanes(target) == 16
+
+
 def _native(cores: int) -> TargetInfo:
     config = {"kind": "llvm", "mcpu": codegen.llvm_get_system_cpu(), "num-cores": cores}
     return _describe(tvm.target.Target(config))

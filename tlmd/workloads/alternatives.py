@@ -16,7 +16,8 @@ from tlmd.alternatives.implementation import DIRECT, PER_WEIGHT, Implementation
 from tlmd.alternatives.packed import packed
 from tlmd.alternatives.transforms import transform
 from tlmd.alternatives.winograd import winograd
-from tlmd.space.target import float_lanes, tvm_target
+from tlmd.errors import BadInput
+from tlmd.space.target import float_lanes, has_bf16, tvm_target
 from tlmd.types import Task
 from tlmd.workloads import lowering, rewrites
 from tlmd.workloads.identity import task_id
@@ -24,34 +25,42 @@ from tlmd.workloads.identity import task_id
 _WORTH_TRYING = 1.5  # times the least work of a group
 
 
-def with_alternatives(tasks: Iterable[Task], strict_numerics: bool = False) -> list[Task]:
+def with_alternatives(
+    tasks: Iterable[Task], strict_numerics: bool = False, bf16: bool = False
+) -> list[Task]:
     """The tasks and their alternatives: those of one group together, the least work first.
 
     What does much more work than another of its group is left out, but never the direct task.
-    `strict_numerics` leaves out what computes with other numbers than the direct program.
+    `strict_numerics` leaves out what computes with other numbers than the direct program; `bf16`
+    adds what multiplies bfloat16. Raises `BadInput` where the target cannot.
     """
-    return [member for task in tasks for member in _group(task, strict_numerics)]
+    return [member for task in tasks for member in _group(task, strict_numerics, bf16)]
 
 
-def _group(task: Task, strict_numerics: bool) -> list[Task]:
+def _group(task: Task, strict_numerics: bool, bf16: bool) -> list[Task]:
+    if bf16 and not has_bf16(task.target):
+        raise BadInput(
+            "bf16 needs a CPU with AVX-512 BF16 (AMD Zen 4, Intel Cooper Lake or newer ones); "
+            "use --precision fp32"
+        )
     if task.target.device != "cpu" or not task.constants:
         return [task]
-    found = _implementations(task, strict_numerics)
+    found = _implementations(task, strict_numerics, bf16)
     least = min(i.work for i in found)
     worth = [i for i in found if i.name == DIRECT or i.work < _WORTH_TRYING * least]
     ordered = sorted(worth, key=lambda i: i.work)
     return [task if i.name == DIRECT else _alternative(task, i) for i in ordered]
 
 
-def _implementations(task: Task, strict_numerics: bool) -> list[Implementation]:
+def _implementations(task: Task, strict_numerics: bool, bf16: bool) -> list[Implementation]:
     module = tvm.ir.load_json(task.module)
     lanes = float_lanes(tvm_target(task.target))
     weights = [module["main"].params[index].ty.shape for index in task.constants]
     elements = sum(math.prod(int(extent) for extent in shape) for shape in weights)
     direct = Implementation(DIRECT, module, task.flops, task.flops + PER_WEIGHT * elements)
-    other = packed(direct, task.constants, lanes)
+    others = [packed(direct, task.constants, lanes, short) for short in (False, True)[: 1 + bf16]]
     filtered = [] if strict_numerics else winograd(direct, lanes)
-    return [direct, *filtered, *([] if other is None else [other])]
+    return [direct, *filtered, *(other for other in others if other is not None)]
 
 
 def _alternative(task: Task, implementation: Implementation) -> Task:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tlmd.errors import Failed
-from tlmd.model_spec import ModelSpec
+from tlmd.model_spec import BF16, ModelSpec
 from tlmd.space import target as targets
 from tlmd.types import TargetInfo, Task
 from tlmd.workloads import frontends, lowering
@@ -48,7 +48,8 @@ def merged_tasks(models: Sequence[LoweredModel]) -> list[Task]:
         known = merged.get(task.id)
         merged[task.id] = replace(known, weight=known.weight + task.weight) if known else task
     strict = any(model.spec.strict_numerics for model in models)
-    return with_alternatives(merged.values(), strict)
+    bf16 = any(model.spec.precision == BF16 for model in models)
+    return with_alternatives(merged.values(), strict, bf16)
 
 
 def lower_source(

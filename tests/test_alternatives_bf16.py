@@ -1,0 +1,168 @@
+"""bfloat16: rounding and packing anywhere; on a CPU that multiplies it, whole programs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+import torch
+import tvm
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+from torch import nn
+from tvm import te
+
+from tlmd.alternatives import bfloat16
+from tlmd.alternatives.transforms import PACKED_BF16, transform
+from tlmd.errors import BadInput
+from tlmd.language.sentence import decode, encode
+from tlmd.measure.verify import tolerance
+from tlmd.model_spec import BF16, ModelSpec
+from tlmd.space.space import TaskSpace
+from tlmd.space.target import has_bf16, resolve, tvm_target
+from tlmd.types import Task
+from tlmd.workloads.alternatives import with_alternatives
+from tlmd.workloads.preparation import LoweredModel, lower_source, merged_tasks
+from tlmd.workloads.torch_frontend import from_module
+
+INFO = resolve("native", 1)
+OLDER = resolve('{"kind": "llvm", "mcpu": "haswell"}', 1)
+needs_bf16 = pytest.mark.skipif(not has_bf16(INFO), reason="this CPU does not multiply bfloat16")
+
+bits = arrays.arrays(np.uint32, 64, elements=st.integers(0, 2**32 - 1))
+
+
+@pytest.fixture(scope="module")
+def rounding() -> Any:
+    """A function ``(float32 [64], uint32 [32])``."""
+    given_numbers = te.placeholder((64,), "float32")
+    pairs = te.compute(
+        (32,), lambda i: bfloat16.pair(given_numbers[2 * i], given_numbers[2 * i + 1])
+    )
+    return tvm.compile(te.create_prim_func([given_numbers, pairs]), target="llvm")
+
+
+@settings(deadline=None)
+@given(bits)
+def test_numbers_are_rounded_to_the_nearest(rounding: Any, bits: Any) -> None:
+    got = tvm.runtime.tensor(np.zeros(32, np.uint32))
+    rounding["main"](tvm.runtime.tensor(bits.view(np.float32)), got)
+    halves = got.numpy().view(np.uint16)
+    with np.errstate(invalid="ignore"):
+        want = bits.view(np.float32).astype(ml_dtypes.bfloat16)
+    nan = np.isnan(want.astype(np.float32))
+    assert np.isnan(halves.view(ml_dtypes.bfloat16).astype(np.float32))[nan].all()
+    assert (halves == want.view(np.uint16))[~nan].all()
+
+
+@given(st.integers(1, 9), st.integers(1, 50), st.integers(1, 3))
+def test_weights_lie_in_pairs(pairs: int, columns: int, vectors: int) -> None:
+    width = 16 * vectors
+    panels = -(-columns // width)
+    weights = np.arange(1, 2 * pairs * columns + 1, dtype="float32").reshape(1, 2 * pairs, columns)
+    got = transform(PACKED_BF16, weights, (panels, pairs, width))
+    assert got.dtype == np.uint32 and got.shape == (panels, pairs, width)
+    halves = got.view(np.uint16).reshape(panels, pairs, width, 2).view(ml_dtypes.bfloat16)
+    for column in range(columns):
+        want = weights[0, :, column].astype(ml_dtypes.bfloat16).reshape(pairs, 2)
+        assert (halves[column // width, :, column % width] == want).all()
+
+
+class Network(nn.Module):
+    """A convolution with padded rows and padded pixels, and a GEMM with padded columns."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(16, 48, 3, padding=1)
+        self.second = nn.Linear(48, 24)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.relu(self.first(x)).permute(0, 2, 3, 1).reshape(-1, 48)
+        return torch.relu(self.second(x) + 1)
+
+
+@pytest.fixture(scope="module")
+def model() -> LoweredModel:
+    torch.manual_seed(0)
+    source = from_module("network", Network().eval(), (torch.randn(1, 16, 7, 9),))
+    return lower_source(ModelSpec("network", precision=BF16), source, INFO)
+
+
+@pytest.fixture(scope="module")
+def tasks(model: LoweredModel) -> list[Task]:
+    return [task for task in merged_tasks([model]) if task.alternative == PACKED_BF16]
+
+
+@needs_bf16
+def test_candidates_are_right_and_can_be_said(tasks: list[Task]) -> None:
+    assert len(tasks) == 2
+    for task in tasks:
+        given_arrays, want = _direct_outputs(task)
+        space, rng = TaskSpace(task), Random(0)
+        assert len(space.sketches) == 2
+        for sketch in space.sketches:
+            for _ in range(3):
+                candidate = space.random(rng, sketch.index)
+                assert decode(space.sketches, encode(sketch, candidate), task.id) == candidate
+                final = space.finish(candidate).mod
+            assert "tlmd_bf16_dot" in final.script()
+            error = np.abs(_run(final, given_arrays) - want)
+            assert error.max() < tolerance("float32", 1, "bfloat16") * np.sqrt((want**2).mean())
+            assert error.max() > 0
+
+
+def _direct_outputs(task: Task) -> tuple[list[Any], Any]:
+    """The arguments of an alternative, and what the direct program makes of them."""
+    direct, rng = tvm.ir.load_json(task.direct), np.random.default_rng(0)
+    given_arrays = [
+        rng.uniform(-1, 1, [int(d) for d in p.ty.shape]).astype("float32")
+        for p in direct["main"].params
+    ]
+    want = _run(direct, given_arrays)
+    for index, parameter in enumerate(tvm.ir.load_json(task.module)["main"].params):
+        shape = tuple(int(d) for d in parameter.ty.shape)
+        if given_arrays[index].shape != shape:
+            given_arrays[index] = transform(task.alternative, given_arrays[index], shape)
+    return given_arrays, want
+
+
+def _run(module: Any, given_arrays: list[Any]) -> Any:
+    module = tvm.IRModule({"main": module["main"].with_attr("global_symbol", "main")})
+    tensors = [tvm.runtime.tensor(array) for array in given_arrays]
+    tvm.compile(module, tvm_target(INFO)).jit()["main"](*tensors)
+    return tensors[-1].numpy()
+
+
+@needs_bf16
+def test_nothing_is_rounded_unless_asked_for(model: LoweredModel) -> None:
+    assert not any(task.alternative == PACKED_BF16 for task in with_alternatives(model.tasks))
+
+
+def test_contradictions_are_refused_in_one_line(model: LoweredModel) -> None:
+    with pytest.raises(BadInput, match="strict numerics allow fp32 only"):
+        ModelSpec("network", strict_numerics=True, precision=BF16)
+    with pytest.raises(BadInput, match="it can be fp32 or bf16"):
+        ModelSpec("network", precision="fp8")
+    source = from_module("network", Network().eval(), (torch.randn(1, 16, 7, 9),))
+    older = lower_source(ModelSpec("network", precision=BF16), source, OLDER)
+    with pytest.raises(BadInput, match="needs a CPU with AVX-512 BF16"):
+        merged_tasks([older])
+
+
+def test_another_program_registers_the_intrinsic(tmp_path: Path) -> None:
+    (tmp_path / "intrinsics.py").write_text(bfloat16.registration())
+    code = (
+        "import sys; sys.modules['tlmd'] = None; import intrinsics; "
+        f"from tvm.s_tir import TensorIntrin; assert TensorIntrin.get({bfloat16.DOT!r})"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr

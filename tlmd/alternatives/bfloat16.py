@@ -1,0 +1,126 @@
+"""Products of pairs of bfloat16 numbers, summed in float32: the dot product of AVX-512 BF16.
+
+A pair is one `uint32`, the element with the smaller index in the lower half. TVM widens bfloat16
+before LLVM sees it, so the instruction is called by LLVM's own language
+(Intel, "Intrinsics Guide", `_mm512_dpbf16_ps`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import tirx
+from tvm.s_tir import TensorIntrin
+from tvm.script import from_source
+
+PAIR, LANES = 2, 16
+FEATURE = "avx512bf16"
+DOT = "tlmd_bf16_dot_16x2"
+"""The name of the intrinsic: sixteen sums and the products of one pair with sixteen ones."""
+
+IMPORTED = """
+declare <16 x float> @llvm.x86.avx512bf16.dpbf16ps.512(<16 x float>, <32 x bfloat>, <32 x bfloat>)
+define linkonce_odr <16 x float> @tlmd_bf16_dot(<16 x float> %sum, <16 x i32> %a, <16 x i32> %b)
+  alwaysinline {
+  %x = bitcast <16 x i32> %a to <32 x bfloat>
+  %y = bitcast <16 x i32> %b to <32 x bfloat>
+  %found = call <16 x float> @llvm.x86.avx512bf16.dpbf16ps.512(
+    <16 x float> %sum, <32 x bfloat> %x, <32 x bfloat> %y)
+  ret <16 x float> %found
+}
+"""
+"""What a program that uses the intrinsic imports: the annotation `pragma_import_llvm` of a loop."""
+
+_UPPER, _INFINITY, _QUIET = 0xFFFF0000, 0x7F800000, 1 << 22
+_DESCRIPTION = """
+@T.prim_func(s_tir=True)
+def description(
+    a: T.Buffer((1,), "uint32", offset_factor=1),
+    b: T.Buffer((16,), "uint32", offset_factor=1),
+    c: T.Buffer((16,), "float32", offset_factor=1),
+):
+    with T.sblock("root"):
+        T.reads(c[0:16], a[0:1], b[0:16])
+        T.writes(c[0:16])
+        for i in T.serial(0, 16):
+            with T.sblock("update"):
+                v = T.axis.remap("S", [i])
+                c[v] = c[v] + (
+                    T.reinterpret(T.shift_left(a[0], T.uint32(16)), dtype="float32")
+                    * T.reinterpret(T.shift_left(b[v], T.uint32(16)), dtype="float32")
+                    + T.reinterpret(T.bitwise_and(a[0], T.uint32(4294901760)), dtype="float32")
+                    * T.reinterpret(T.bitwise_and(b[v], T.uint32(4294901760)), dtype="float32")
+                )
+"""
+_IMPLEMENTATION = """
+@T.prim_func(s_tir=True)
+def implementation(
+    a: T.Buffer((1,), "uint32", offset_factor=1),
+    b: T.Buffer((16,), "uint32", offset_factor=1),
+    c: T.Buffer((16,), "float32", offset_factor=1),
+):
+    with T.sblock("root"):
+        T.reads(c[0:16], a[0:1], b[0:16])
+        T.writes(c[0:16])
+        c[T.ramp(T.int32(0), 1, 16)] = T.call_pure_extern(
+            "float32x16",
+            "tlmd_bf16_dot",
+            c.vload([0], dtype="float32x16"),
+            T.broadcast(a[0], 16),
+            b.vload([0], dtype="uint32x16"),
+        )
+"""
+
+
+def register() -> None:
+    """Register the intrinsic with TVM. Idempotent."""
+    if TensorIntrin.get(DOT, allow_missing=True) is not None:
+        return
+    from tvm.script import tirx as script
+
+    parts = [from_source(text, {"T": script}) for text in (_DESCRIPTION, _IMPLEMENTATION)]
+    TensorIntrin.register(DOT, *parts)
+
+
+def registration() -> str:
+    """A Python program that registers the intrinsic where there is TVM but no tlmd."""
+    return f'''"""The intrinsic that these programs use: import this before TVM applies them."""
+
+from tvm.s_tir import TensorIntrin
+from tvm.script import from_source, tirx
+
+DESCRIPTION = """{_DESCRIPTION}"""
+IMPLEMENTATION = """{_IMPLEMENTATION}"""
+parts = [from_source(text, {{"T": tirx}}) for text in (DESCRIPTION, IMPLEMENTATION)]
+TensorIntrin.register("{DOT}", *parts)
+'''
+
+
+def product(a: Any, b: Any) -> Any:
+    """The products of two pairs, added: a float32."""
+    return _lower(a) * _lower(b) + _upper(a) * _upper(b)
+
+
+def pair(lower: Any, upper: Any) -> Any:
+    """Two float32 numbers, rounded to the nearest bfloat16 ones, as a pair; NaN stays NaN."""
+    return (_rounded(lower) >> _bits(16)) | (_rounded(upper) & _bits(_UPPER))
+
+
+def _bits(number: int) -> Any:
+    return tirx.const(number, "uint32")
+
+
+def _lower(both: Any) -> Any:
+    return tirx.reinterpret("float32", both << _bits(16))
+
+
+def _upper(both: Any) -> Any:
+    return tirx.reinterpret("float32", both & _bits(_UPPER))
+
+
+def _rounded(number: Any) -> Any:
+    """The bits of a float32 number; its upper half is the nearest bfloat16, ties to even."""
+    bits = tirx.reinterpret("uint32", number)
+    even = (bits >> _bits(16)) & _bits(1)
+    is_nan = (bits & _bits(0x7FFFFFFF)) > _bits(_INFINITY)
+    return tirx.Select(is_nan, bits | _bits(_QUIET), bits + (even + _bits(0x7FFF)))
