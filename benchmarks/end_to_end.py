@@ -3,7 +3,7 @@
 `python -m benchmarks.end_to_end [MODEL ...] [--cores 1 2] [--trials 16] [--precision fp32]
 [--json FILE]` tunes each model for each number of cores, and times all of them interleaved in one
 process on as many cores, in this precision (`deployments`). With several `--trials` the same model
-is tuned further.
+is tuned further. `--resume` keeps the rows that FILE has; each row says the commit that it is of.
 The headline `ratio` is the time of the fastest of the four over tlmd's, geometric mean.
 """
 
@@ -23,6 +23,7 @@ from tlmd.model_spec import FP32, PRECISIONS
 
 _MODELS = ("resnet18", "resnet50", "mobilenet-v2", "bert-small", "vit-s16")
 _PEERS = ("eager", "compile", "onnxruntime", "openvino")
+_KEY = ("model", "cores", "trials", "precision")
 _LABELS = {
     "eager": "PyTorch eager",
     "compile": "torch.compile (max-autotune)",
@@ -39,7 +40,10 @@ def main() -> int:
     parser.add_argument("--cores", type=int, nargs="+", default=[1])
     parser.add_argument("--trials", type=int, nargs="+", default=[16])
     parser.add_argument("--precision", choices=PRECISIONS, default=FP32)
+    parser.add_argument("--resume", action="store_true", help="keep the rows that FILE has")
     options = parser.parse_args()
+    if options.resume and options.json is None:
+        parser.error("--resume needs --json FILE")
     document = report.document(options, _measure_models)
     report.show("milliseconds per run; best / tlmd with its 95 % interval", document["models"])
     report.finish(document, options.json)
@@ -51,12 +55,24 @@ def main() -> int:
 def _measure_models(options: Any) -> report.Row:
     machine = report.machine()
     rows: list[report.Row] = []
+    if options.resume and options.json.exists():
+        rows = json.loads(options.json.read_text())["models"]
+    known = {tuple(row[name] for name in _KEY) for row in rows}
     for model in options.models:
         for cores in options.cores:
             with tempfile.TemporaryDirectory(prefix="tlmd-bench-") as state:
                 for trials in options.trials:
-                    rows.append(_row(model, cores, trials, Path(state), options))
+                    if (model, cores, trials, options.precision) in known:
+                        continue
+                    row = _row(model, cores, trials, Path(state), options)
+                    rows.append(row | {"commit": machine["commit"]})
                     print(rows[-1], file=sys.stderr, flush=True)
+                    if options.json is not None:
+                        options.json.write_text(json.dumps(_document(machine, rows), indent=1))
+    return _document(machine, rows)
+
+
+def _document(machine: report.Row, rows: list[report.Row]) -> report.Row:
     return {
         "ratio": report.geometric_mean(row["best / tlmd"] for row in rows),
         "meaning": "time of the fastest of the four over tlmd's, geometric mean",
@@ -132,7 +148,9 @@ def _draw(document: report.Row, path: Path) -> None:
     for name in _PEERS:
         points = [(r[name] / r[TLMD], at) for at, r in enumerate(rows) if r[name]]
         axes.scatter(*zip(*points, strict=True), marker=_MARKERS[name], label=_LABELS[name], s=36)
-    labels = [f"{r['model']}, {r['cores']} core{'s' * (r['cores'] > 1)}" for r in rows]
+    labels = [
+        f"{r['model']}, {r['precision']}, {r['cores']} core{'s' * (r['cores'] > 1)}" for r in rows
+    ]
     axes.set_yticks(range(len(rows)), labels)
     axes.set_ylim(-0.6, len(rows) - 0.4)
     axes.set_xscale("log", base=2)
@@ -144,8 +162,7 @@ def _draw(document: report.Row, path: Path) -> None:
     axes.legend(frameon=False, fontsize=8, loc="lower center", bbox_to_anchor=(0.5, 1.06), ncol=4)
     machine = document["machine"]
     trials = max(row["trials"] for row in rows)
-    precision = rows[0].get("precision", FP32)
-    text = f"{machine['cpu']}, {precision}, {trials} trials per task, commit {machine['commit']}"
+    text = f"{machine['cpu']}, {trials} trials per task, commit {machine['commit']}"
     axes.set_title(text, fontsize=8, loc="left", color="#5a6b7b")
     figure.tight_layout()
     figure.savefig(path, dpi=150)
