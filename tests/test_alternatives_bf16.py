@@ -20,7 +20,7 @@ from torch import nn
 from tvm import te
 
 from tlmd.alternatives import bfloat16
-from tlmd.alternatives.transforms import PACKED_BF16, transform
+from tlmd.alternatives.transforms import ATTENTION_BF16, MULTIPLIED, PACKED_BF16, transform
 from tlmd.errors import BadInput
 from tlmd.language.sentence import decode, encode
 from tlmd.measure.verify import tolerance
@@ -76,16 +76,18 @@ def test_weights_lie_in_pairs(pairs: int, columns: int, vectors: int) -> None:
 
 
 class Network(nn.Module):
-    """A convolution with padded rows and padded pixels, and a GEMM with padded columns."""
+    """A convolution with padded rows and padded pixels, attention, a GEMM with padded columns."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.first = nn.Conv2d(16, 48, 3, padding=1)
-        self.second = nn.Linear(48, 24)
+        self.first = nn.Conv2d(16, 64, 3, padding=1)
+        self.second = nn.Linear(64, 24)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = torch.relu(self.first(x)).permute(0, 2, 3, 1).reshape(-1, 48)
-        return torch.relu(self.second(x) + 1)
+        x = torch.relu(self.first(x)).flatten(2).permute(0, 2, 1)
+        x = x.reshape(1, -1, 2, 32).permute(0, 2, 1, 3)
+        x = nn.functional.scaled_dot_product_attention(x, x, x)
+        return torch.relu(self.second(x.permute(0, 2, 1, 3).reshape(-1, 64)) + 1)
 
 
 @pytest.fixture(scope="module")
@@ -97,16 +99,16 @@ def model() -> LoweredModel:
 
 @pytest.fixture(scope="module")
 def tasks(model: LoweredModel) -> list[Task]:
-    return [task for task in merged_tasks([model]) if task.alternative == PACKED_BF16]
+    return [task for task in merged_tasks([model]) if task.alternative in MULTIPLIED]
 
 
 @needs_bf16
 def test_candidates_are_right_and_can_be_said(tasks: list[Task]) -> None:
-    assert len(tasks) == 2
+    assert sorted(task.alternative for task in tasks) == [ATTENTION_BF16, *2 * [PACKED_BF16]]
     for task in tasks:
         given_arrays, want = _direct_outputs(task)
         space, rng = TaskSpace(task), Random(0)
-        assert len(space.sketches) == 2
+        assert len(space.sketches) == (1 if task.alternative == ATTENTION_BF16 else 2)
         for sketch in space.sketches:
             for _ in range(3):
                 candidate = space.random(rng, sketch.index)
@@ -142,7 +144,7 @@ def _run(module: Any, given_arrays: list[Any]) -> Any:
 
 @needs_bf16
 def test_nothing_is_rounded_unless_asked_for(model: LoweredModel) -> None:
-    assert not any(task.alternative == PACKED_BF16 for task in with_alternatives(model.tasks))
+    assert not any(task.alternative in MULTIPLIED for task in with_alternatives(model.tasks))
 
 
 def test_contradictions_are_refused_in_one_line(model: LoweredModel) -> None:

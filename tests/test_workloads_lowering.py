@@ -93,7 +93,7 @@ def test_transposes_stay_at_the_borders(mixed: Mix) -> None:
 
 def test_convolutions_are_channels_last(mixed: Mix) -> None:
     blocks = [task.module for task in lowering.extract(mixed[1], INFO) if "conv2d" in task.name]
-    assert sum("conv2d_nhwc" in module for module in blocks) == 5
+    assert sum("conv2d_nhwc" in module for module in blocks) == 4  # a transposed one is a GEMM
 
 
 @pytest.mark.parametrize("name", ["bert-tiny", "gemm-int8"])

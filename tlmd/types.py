@@ -120,13 +120,13 @@ class Task:
     module: str
     """The TensorIR module with one function ``main``, as TVM's JSON."""
     target: TargetInfo
-    constants: tuple[int, ...] = ()
-    """Indices of the arguments that are weights of the model, where they are known."""
+    constants: tuple[int, ...] = ()  # indices of the arguments that are weights, where known
     alternative: str = ""
     """The name of an alternative (`tlmd.alternatives`); empty: this is the direct task."""
     group: str = ""
     direct: str = ""
     """Of an alternative: id and module of the direct task, whose outputs are the right ones."""
+    attention: str = ""  # of a direct task: the `Attention` that it was made from, as JSON
 
     @property
     def computation(self) -> str:

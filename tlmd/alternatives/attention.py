@@ -7,15 +7,20 @@ and are not written, keys too many have the weight 0.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+import tvm
 from tvm import te, tirx, topi
 
+from tlmd.alternatives import bfloat16
 from tlmd.alternatives.contraction import DTYPE, axis, long
+from tlmd.alternatives.implementation import Implementation
 from tlmd.alternatives.packed import clamped, multiple, padded_rows, panel_vectors
+from tlmd.alternatives.transforms import ATTENTION_BF16
 
 KEYS, SCORES, BIASED, MAXIMA, MAXIMUM, SHIFTED, WEIGHTS, SUMS, SUM, CONTEXT, PLACED = (
     f"attention_{stage}"
@@ -25,6 +30,8 @@ KEYS, SCORES, BIASED, MAXIMA, MAXIMUM, SHIFTED, WEIGHTS, SUMS, SUM, CONTEXT, PLA
     )
 )
 """Names of the blocks: `MAXIMA` and `SUMS` are those of each lane of a row."""
+QUERY, SHORT_WEIGHTS, VALUES = "attention_query", "attention_short_weights", "attention_values"
+"""Blocks that round to pairs of bfloat16."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +69,22 @@ class Attention:
 
     lanes: int
     """Elements of a vector of the target; D must be a multiple."""
+
+    bf16: bool = False
+    """Round the operands of both products to bfloat16, in pairs; D must be a multiple of two
+    vectors then."""
+
+    @classmethod
+    def from_json(cls, text: str) -> Attention:
+        """What `to_json` has written."""
+        fields = json.loads(text)
+        for name in ("query", "key", "value"):
+            one = fields[name]
+            fields[name] = Operand(one["order"], tuple(one["shape"]))
+        return cls(**fields)
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
 
     @property
     def rows(self) -> int:
@@ -126,21 +149,45 @@ class Attention:
         shared = self.query.size("H") // self.key.size("H")
         heads = self.key.size("H")
         panels = te.compute(
-            long((groups, self.padded_keys // self.panel, depth, self.panel)),
-            lambda g, p, d, c: self.key.read(
-                key, B=g // heads, H=g % heads, L=self._key(p * self.panel + c), D=d
+            long((groups, self.padded_keys // self.panel, depth // self._together, self.panel)),
+            lambda g, p, d, c: self._one_or_pair(
+                lambda at: self.key.read(
+                    key, B=g // heads, H=g % heads, L=self._key(p * self.panel + c), D=at
+                ),
+                d,
             ),
             name=KEYS,
         )
-        element_axis = axis(depth, "d")
+        element_axis = axis(depth // self._together, "d")
+
+        def of_query(group: Any, row: Any, index: Any) -> Any:
+            at = self._head(group, self.query) | {"L": self._row(row)}
+            return self._one_or_pair(lambda d: self.query.read(query, **at, D=d), index)
+
+        if self.bf16:
+            of_query = self._stage((depth // self._together,), of_query, QUERY)
 
         def score(group: Any, row: Any, index: Any) -> Any:
-            at = self._head(group, self.query)
-            element = self.query.read(query, **at, L=self._row(row), D=element_axis)
+            element = of_query(group, row, element_axis)
             of_keys = panels[group // shared, index // self.panel, element_axis, index % self.panel]
-            return te.sum(element * of_keys, axis=element_axis)
+            return te.sum(self._product(element, of_keys), axis=element_axis)
 
         return self._stage((self.padded_keys,), score, SCORES)
+
+    @property
+    def _together(self) -> int:
+        """Elements that are multiplied as one."""
+        return bfloat16.PAIR if self.bf16 else 1
+
+    def _product(self, one: Any, other: Any) -> Any:
+        return bfloat16.product(one, other) if self.bf16 else one * other
+
+    def _one_or_pair(self, element: Callable[[Any], Any], index: Any) -> Any:
+        """``element(index)``, or the pair with this index."""
+        if not self.bf16:
+            return element(index)
+        first = index * bfloat16.PAIR
+        return bfloat16.pair(element(first), element(first + 1))
 
     def _biased(self, scores: Any, *bias: Any) -> Any:
         def biased(group: Any, row: Any, index: Any) -> Any:
@@ -179,6 +226,8 @@ class Attention:
         return self._stage((), lambda g, i: combine(parts[g, i, lane], axis=lane), name)
 
     def _context(self, weights: Any, value: Any) -> Any:
+        if self.bf16:
+            return self._short_context(weights, value)
         keys = axis(self.keys, "j")
 
         def element(group: Any, row: Any, column: Any) -> Any:
@@ -188,6 +237,34 @@ class Attention:
 
         return self._stage((self.value.size("D"),), element, CONTEXT)
 
+    def _short_context(self, weights: Any, value: Any) -> Any:
+        """The same of pairs; keys too many have the weight 0."""
+        pairs, columns = self.padded_keys // bfloat16.PAIR, self.value.size("D")
+        heads = self.value.size("H")
+        shared = self.query.size("H") // heads
+        short = self._stage(
+            (pairs,),
+            lambda g, i, j: self._one_or_pair(lambda at: weights[g, i, at], j),
+            SHORT_WEIGHTS,
+        )
+        values = te.compute(
+            long((self.value.size("B") * heads, pairs, columns)),
+            lambda g, j, c: self._one_or_pair(
+                lambda at: self.value.read(value, B=g // heads, H=g % heads, L=self._key(at), D=c),
+                j,
+            ),
+            name=VALUES,
+        )
+        keys = axis(pairs, "j")
+
+        def element(group: Any, row: Any, column: Any) -> Any:
+            product = bfloat16.product(
+                short[group, row, keys], values[group // shared, keys, column]
+            )
+            return te.sum(product, axis=keys)
+
+        return self._stage((columns,), element, CONTEXT)
+
 
 _maximum = te.comm_reducer(
     lambda one, other: tirx.max(one, other),
@@ -195,3 +272,16 @@ _maximum = te.comm_reducer(
     "maximum",
 )
 """TVM's own begins with the least finite number."""
+
+
+def short_attention(direct: Implementation, attention: Attention) -> Implementation | None:
+    """The program in bfloat16; None where the heads of `attention` are no whole vectors of pairs."""
+    if any(
+        o.size("D") % (bfloat16.PAIR * attention.lanes) for o in (attention.key, attention.value)
+    ):
+        return None
+    *given, _ = direct.module["main"].params
+    tensors = [te.placeholder(p.ty.shape, DTYPE, name=f"p{i}") for i, p in enumerate(given)]
+    made = te.create_prim_func([*tensors, replace(attention, bf16=True)(*tensors)])
+    work = direct.work / bfloat16.PAIR
+    return Implementation(ATTENTION_BF16, tvm.IRModule({"main": made}), direct.flops, work)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from tlmd.alternatives import attention as stages
@@ -9,6 +10,7 @@ from tlmd.alternatives.scheduling import StageSchedule
 
 # Of each kernel, which is unrolled: with larger ones LLVM takes seconds.
 _MOST_ROWS, _MOST_VECTORS, _MOST_UNROLLED = 14, 4, 4
+_PAIRS = (stages.QUERY, stages.SHORT_WEIGHTS, stages.VALUES)
 
 
 def by_rows(program: StageSchedule) -> None:
@@ -31,10 +33,11 @@ def by_rows(program: StageSchedule) -> None:
     _place(program, (blocks, tiles, row))
     _product(program, context, (row, value_vectors), summed_factors)
     _product(program, scores, (row, key_vectors), depth_factors)
-    for name in (stages.WEIGHTS, stages.BIASED):
+    for name in (stages.WEIGHTS, stages.BIASED, *_PAIRS):
         if name in program.names:
-            _, lane = program.vectors(program.loops(name, 1)[0])
-            schedule.vectorize(lane)
+            (inner,) = program.loops(name, 1)
+            width = math.gcd(int(schedule.get(inner).extent), program.lanes)
+            schedule.vectorize(schedule.split(inner, [None, width])[1])
     for name in (stages.MAXIMA, stages.SUMS):
         lane, vectors = program.loops(name, 2)
         schedule.reorder(vectors, lane)
@@ -57,6 +60,8 @@ def _place(program: StageSchedule, rows: tuple[Any, Any, Any]) -> None:
         schedule.compute_inline(program.block(name))
     moved = names[names.index(stages.SCORES) : names.index(stages.SHIFTED)]
     moved += names[names.index(stages.WEIGHTS) : -1]
+    if stages.QUERY in names:
+        moved = [stages.QUERY, *(name for name in moved if name != stages.VALUES)]
     for name in reversed(moved):
         schedule.compute_at(program.block(name), block, preserve_unit_loops=True)
 
@@ -69,7 +74,10 @@ def _product(program: StageSchedule, block: Any, kernel: tuple[Any, Any], sums: 
     panel, vector, lane = schedule.split(column, [None, kernel[1], program.lanes])
     outer, unrolled = schedule.split(summed, list(sums))
     schedule.reorder(panel, tile, outer, unrolled, row, vector, lane)
-    program.kernel((unrolled, row, vector), lane)
+    if stages.QUERY in program.names:
+        program.dot_of_pairs((unrolled, row, vector), lane, outer)
+    else:
+        program.kernel((unrolled, row, vector), lane)
 
 
 def _keys(program: StageSchedule) -> None:

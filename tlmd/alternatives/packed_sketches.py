@@ -14,7 +14,6 @@ from typing import Any
 
 from tvm.tirx import IndexMap
 
-from tlmd.alternatives import bfloat16
 from tlmd.alternatives import packed as stages
 from tlmd.alternatives.scheduling import StageSchedule
 
@@ -88,25 +87,17 @@ def _finish(program: StageSchedule, nest: _GemmLoops, sums: Sequence[Any], at: A
     parts, written = schedule.split(column, [None, lanes])
     program.kernel((parts,), written)
     if stages.PAIRS in program.names:
-        _multiply_pairs(program, (sums[-1], row, vector), lane, sums)
+        program.dot_of_pairs((sums[-1], row, vector), lane, sums[-2])
+        _round(program)
     else:
         program.kernel((sums[-1], row, vector), lane)
         if program.names[0] != stages.PRODUCTS:
             _pad(program)
 
 
-def _multiply_pairs(
-    program: StageSchedule, unrolled: Sequence[Any], lane: Any, sums: Sequence[Any]
-) -> None:
-    """Use the dot product of pairs, and round the data to pairs before."""
-    schedule = program.schedule
-    for loop in unrolled:
-        schedule.unroll(loop)
-    schedule.annotate(sums[-2], "pragma_import_llvm", bfloat16.IMPORTED)
-    # The postprocessors of TVM separate the zeros and call the intrinsic.
-    bfloat16.register()
-    schedule.annotate(schedule.blockize(lane), "meta_schedule.auto_tensorize", bfloat16.DOT)
-    pairs = program.block(stages.PAIRS)
+def _round(program: StageSchedule) -> None:
+    """Round the data to pairs, by whole vectors."""
+    schedule, pairs = program.schedule, program.block(stages.PAIRS)
     inner = schedule.get_loops(pairs)[-1]
     _, element = schedule.split(inner, [None, math.gcd(program.extents(pairs)[-1], program.lanes)])
     schedule.vectorize(element)

@@ -76,8 +76,8 @@ FILTERINGS = {
 """By the name of the alternative."""
 
 
-PACKED, PACKED_BF16 = "packed", "packed_bf16"
-MULTIPLIED = {PACKED_BF16: "bfloat16"}
+PACKED, PACKED_BF16, ATTENTION_BF16 = "packed", "packed_bf16", "bf16"
+MULTIPLIED = {PACKED_BF16: "bfloat16", ATTENTION_BF16: "bfloat16"}
 """By the name of an alternative, the dtype of what it multiplies, where that is a shorter one."""
 
 

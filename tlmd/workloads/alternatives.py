@@ -12,6 +12,7 @@ from tvm import relax
 from tvm.ir import GenericConst, IRModule
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
+from tlmd.alternatives.attention import Attention, short_attention
 from tlmd.alternatives.implementation import DIRECT, PER_WEIGHT, Implementation
 from tlmd.alternatives.packed import packed
 from tlmd.alternatives.transforms import transform
@@ -43,7 +44,7 @@ def _group(task: Task, strict_numerics: bool, bf16: bool) -> list[Task]:
             "bf16 needs a CPU with AVX-512 BF16 (AMD Zen 4, Intel Cooper Lake or newer ones); "
             "use --precision fp32"
         )
-    if task.target.device != "cpu" or not task.constants:
+    if task.target.device != "cpu" or not (task.constants or task.attention):
         return [task]
     found = _implementations(task, strict_numerics, bf16)
     least = min(i.work for i in found)
@@ -58,6 +59,9 @@ def _implementations(task: Task, strict_numerics: bool, bf16: bool) -> list[Impl
     weights = [module["main"].params[index].ty.shape for index in task.constants]
     elements = sum(math.prod(int(extent) for extent in shape) for shape in weights)
     direct = Implementation(DIRECT, module, task.flops, task.flops + PER_WEIGHT * elements)
+    if task.attention:
+        short = short_attention(direct, Attention.from_json(task.attention)) if bf16 else None
+        return [direct] if short is None else [direct, short]
     others = [packed(direct, task.constants, lanes, short) for short in (False, True)[: 1 + bf16]]
     filtered = [] if strict_numerics else winograd(direct, lanes)
     return [direct, *filtered, *(other for other in others if other is not None)]

@@ -27,6 +27,8 @@ _WITHOUT_KEYS = (
 )
 """How PyTorch finds rows whose scores are all minus infinity, from the last step to the first."""
 _OPAQUE = 8  # op_pattern: nothing is fused with it
+ORIGIN = "tlmd.attention"
+"""The attribute with the `Attention` that a function was made from, as JSON."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +116,7 @@ class FuseAttention(PyExprMutator):  # type: ignore[misc]
             attention,
             *given,
             primfunc_name_hint="attention",
-            primfunc_attrs={"op_pattern": _OPAQUE},
+            primfunc_attrs={"op_pattern": _OPAQUE, ORIGIN: attention.to_json()},
         )
         context = relax.op.permute_dims(self.builder_.emit(called), [0, 2, 1, 3])
         return relax.op.reshape(self.builder_.emit(context), static_shape(call))

@@ -21,7 +21,7 @@ from tvm.s_tir.analysis import estimate_tir_flops
 from tlmd.space import gpu_default
 from tlmd.types import TargetInfo, Task
 from tlmd.workloads import reshapes, rewrites
-from tlmd.workloads.attention import FuseAttention
+from tlmd.workloads.attention import ORIGIN, FuseAttention
 from tlmd.workloads.identity import task_id
 from tlmd.workloads.legalisation import own_loops
 from tlmd.workloads.transposed_convolution import TransposedConvolutions
@@ -133,12 +133,18 @@ def _loop_passes() -> list[Any]:
 
 
 def _remove_patterns(module: IRModule, _context: Any) -> IRModule:
-    """Remove the attribute of the fusion, so that the database finds equal functions equal."""
-    functions = {
-        var: func.without_attr("op_pattern") if isinstance(func, tvm.tirx.PrimFunc) else func
-        for var, func in module.functions.items()
-    }
-    return IRModule(functions, attrs=module.attrs)
+    """Remove attributes of functions, so that the database finds equal functions equal.
+
+    Those that say what a function was made from become one attribute of the module.
+    """
+    functions, origins = {}, {}
+    for var, func in module.functions.items():
+        if isinstance(func, tvm.tirx.PrimFunc):
+            if ORIGIN in func.attrs:
+                origins[str(var.name_hint)] = str(func.attrs[ORIGIN])
+            func = func.without_attr("op_pattern").without_attr(ORIGIN)
+        functions[var] = func
+    return IRModule(functions, attrs=module.attrs).with_attr(ORIGIN, origins)
 
 
 def _has_convolutions(module: IRModule) -> bool:
@@ -163,6 +169,7 @@ def _operators(func: Any) -> set[str]:
 def extract(lowered: IRModule, target_info: TargetInfo) -> list[Task]:
     """The tasks of a lowered module. Equal computations become one task with summed weight."""
     tasks: dict[str, Task] = {}
+    origins = dict(lowered.attrs.get(ORIGIN, {})) if lowered.attrs else {}
     for var, sites in _calls(lowered).items():
         func = lowered[var]
         if not is_tunable(func):
@@ -171,7 +178,8 @@ def extract(lowered: IRModule, target_info: TargetInfo) -> list[Task]:
         key = task_id(module)
         weight = len(sites) + (tasks[key].weight if key in tasks else 0)
         task = as_task(key, module, str(var.name_hint), weight, target_info)
-        tasks[key] = replace(task, constants=_constants(sites))
+        origin = str(origins.get(task.name, ""))
+        tasks[key] = replace(task, constants=_constants(sites), attention=origin)
     return list(tasks.values())
 
 
