@@ -275,10 +275,9 @@ _maximum = te.comm_reducer(
 
 
 def short_attention(direct: Implementation, attention: Attention) -> Implementation | None:
-    """The program in bfloat16; None where the heads of `attention` are no whole vectors of pairs."""
-    if any(
-        o.size("D") % (bfloat16.PAIR * attention.lanes) for o in (attention.key, attention.value)
-    ):
+    """The program in bfloat16; None where heads of `attention` are no whole vectors of pairs."""
+    least = bfloat16.PAIR * attention.lanes
+    if attention.key.size("D") % least or attention.value.size("D") % least:
         return None
     *given, _ = direct.module["main"].params
     tensors = [te.placeholder(p.ty.shape, DTYPE, name=f"p{i}") for i, p in enumerate(given)]
