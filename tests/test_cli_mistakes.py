@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests import endtoend, small_network
+from tests.chaos.small_disk import SmallDisk
 
 Run = Callable[..., str]
 
@@ -84,6 +85,19 @@ def test_databases(run: Run, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_a_daemon_waits_for_room_on_the_disk(tmp_path: Path) -> None:
+    disk = SmallDisk(tmp_path / "disk")
+    try:
+        if not disk.is_small:
+            pytest.skip("only the system's administrator can make a small file system")
+        with disk.filled():
+            done = endtoend.run("serve", "--state-dir", disk.folder / "state")
+    finally:
+        disk.remove()
+    (line,) = done.stderr.splitlines()
+    assert done.returncode == 75 and "no space left to write to" in line, done.stderr
+
+
 def test_a_full_disk(tmp_path: Path, checkpoint: None) -> None:
     """No file may grow beyond 40 KB, which the record store soon does."""
 

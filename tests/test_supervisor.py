@@ -16,7 +16,7 @@ from tests.endtoend import ROOT
 from tests.processes import wait_for
 from tlmd.client import lifecycle
 from tlmd.client.connection import is_alive
-from tlmd.errors import NoDaemon
+from tlmd.errors import NoDaemon, Unavailable
 from tlmd.supervisor import RestartPolicy, supervisor_of
 
 # A daemon that does as the files of its state directory say: `codes` has how each one ends.
@@ -108,6 +108,11 @@ def test_it_gives_up_with_one_line(begin: Begin, tmp_path: Path) -> None:
     assert process.returncode == 1 and len(starts(tmp_path)) == 4
     last = said.splitlines()[-1]
     assert last.startswith("tlmd: the daemon died 4 times within 10 min, the last time by SIGKILL")
+
+
+def test_what_is_not_there_is_waited_for(begin: Begin, tmp_path: Path) -> None:
+    process = begin(*[Unavailable.exit_code] * 6, 0)
+    assert process.wait(30) == 0 and len(starts(tmp_path)) == 7
 
 
 @pytest.mark.parametrize(("codes", "silent"), [((2,), False), ((1,), True)])

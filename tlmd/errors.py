@@ -29,13 +29,17 @@ class DiskFull(Failed):
     """No space is left to write to. The same can be written when there is room again."""
 
 
-class ClusterLost(TlmdError):
-    """Ray's own processes have died (exit code 75): a daemon that is started again goes on.
+class Unavailable(TlmdError):
+    """What the daemon needs is not there now (exit code 75), such as room on the disk.
 
     75 is ``EX_TEMPFAIL`` of sysexits.h: whatever supervises the daemon should start it again.
     """
 
     exit_code = 75
+
+
+class ClusterLost(Unavailable):
+    """Ray's own processes have died: a daemon that is started again goes on."""
 
 
 class Interrupted(BaseException):

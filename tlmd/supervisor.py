@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tlmd.errors import BadInput, Failed
+from tlmd.errors import BadInput, Failed, Unavailable
 
 SUPERVISOR = "TLMD_SUPERVISOR"
 """Environment variable of a daemon that has a supervisor: the supervisor's pid."""
@@ -39,7 +39,7 @@ class RestartPolicy:
     deaths: int = 5
     """After so many ..."""
     window_s: float = 600.0
-    """... within so long, it is given up."""
+    """... within so long, it is given up. But what is `Unavailable` is waited for."""
 
     def pause(self, deaths: int) -> float:
         """How long to wait after so many deaths within the window."""
@@ -77,7 +77,7 @@ class Supervisor:
                 while deaths[0] < time.monotonic() - self._policy.window_s:
                     deaths.popleft()
                 how = f"exit code {code}" if code > 0 else signal.Signals(-code).name
-                if len(deaths) >= self._policy.deaths:
+                if len(deaths) >= self._policy.deaths and code != Unavailable.exit_code:
                     raise Failed(
                         f"the daemon died {len(deaths)} times within "
                         f"{self._policy.window_s / 60:g} min, the last time by {how}, and is not "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
@@ -17,6 +18,7 @@ from tlmd import __version__
 from tlmd.children import VERBOSE
 from tlmd.config import Config
 from tlmd.daemon.log_files import bound_logs
+from tlmd.errors import DiskFull, Unavailable
 from tlmd.state_dir import make_state_dir
 from tlmd.supervisor import SUPERVISOR
 
@@ -32,8 +34,18 @@ def serve(state_dir: Path, config: Config, address: str = "", ownership: str = "
     `ownership` (see `lifecycle.start`) it ends when its standard input ends, that is, when the
     process that started it ends. A private daemon does not continue jobs of earlier daemons. After
     SIGINT or SIGTERM the daemon finishes the work in flight and ends; after a second signal it ends
-    at once. Raises `BadInput` and `Failed`, and `ClusterLost` where Ray has died.
+    at once. Raises `BadInput` and `Failed`; `ClusterLost` where Ray has died, and `Unavailable`
+    where the disk is full.
     """
+    try:
+        return _serve(state_dir, config, address, ownership)
+    except (DiskFull, OSError) as error:
+        if isinstance(error, OSError) and error.errno != errno.ENOSPC:
+            raise
+        raise Unavailable(f"no space left to write to {state_dir}; free some disk") from error
+
+
+def _serve(state_dir: Path, config: Config, address: str, ownership: str) -> int:
     state_dir = make_state_dir(state_dir).absolute()
     (state_dir / "logs").mkdir(exist_ok=True)
     level = logging.DEBUG if os.environ.get(VERBOSE) else logging.INFO
