@@ -36,8 +36,8 @@ class ModelSpec:
     strict_numerics: bool = False
     """Only programs that compute as the model says: no alternative with other arithmetic."""
     precision: str = FP32
-    """One of `PRECISIONS`. `BF16`: GEMMs and convolutions with constant weights may round what they
-    multiply to bfloat16; they add in float32."""
+    """One of `PRECISIONS`. `BF16`: attention, and GEMMs and convolutions with constant weights, may
+    round what they multiply to bfloat16; they add in float32."""
 
     def __post_init__(self) -> None:
         """Raise `BadInput` for options that contradict each other."""
