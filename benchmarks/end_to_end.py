@@ -162,7 +162,8 @@ def _draw(document: report.Row, path: Path) -> None:
     axes.legend(frameon=False, fontsize=8, loc="lower center", bbox_to_anchor=(0.5, 1.06), ncol=4)
     machine = document["machine"]
     trials = max(row["trials"] for row in rows)
-    text = f"{machine['cpu']}, {trials} trials per task, commit {machine['commit']}"
+    commits = ", ".join(dict.fromkeys(row["commit"] for row in rows))
+    text = f"{machine['cpu']}, {trials} trials per task, commits {commits}"
     axes.set_title(text, fontsize=8, loc="left", color="#5a6b7b")
     figure.tight_layout()
     figure.savefig(path, dpi=150)
