@@ -97,7 +97,7 @@ def test_a_request_says_priority_and_weight() -> None:
     job = to_job(spec)
     assert (job.priority, job.weight) == (2, 0.5)
     assert (make_spec({"model": "resnet18"}).priority, spec.weight) == (0, 0.5)
-    older = msgpack.unpackb(wire.pack(spec))[:-3]  # a job that was stored before there were shares
+    older = msgpack.unpackb(wire.pack(spec))[:-4]  # a job that was stored before there were shares
     assert wire.unpack(JobSpec, msgpack.packb(older)) == replace(spec, priority=0, weight=1.0)
     for bad in ({"priority": "high"}, {"priority": 1000}, {"weight": 0}, {"weight": float("nan")}):
         with pytest.raises(BadInput, match=next(iter(bad))):

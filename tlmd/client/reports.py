@@ -73,13 +73,15 @@ class Result:
         return {row.direct.id: row.chosen for row in self.rows() if row.chosen.alternative}
 
     def summary(self, wall_s: float, whole: tuple[Any, Any] | None) -> dict[str, Any]:
-        """The document of ``summary.json``. `whole` is the times and the compiled model."""
+        """The document of ``summary.json``. `whole` is the times and the compiled model.
+
+        The key ``precision`` is there only where programs multiply shorter numbers than float32.
+        """
         records = [r for s in self.states for r in s.records]
-        return {
+        document = {
             "schema": SCHEMA,
             "model": self.model,
             "target": self.target.spec,
-            "precision": BF16 if any(map(_is_short, self.alternatives().values())) else FP32,
             "checkpoint": self.checkpoint,
             "wall_s": round(wall_s, 3),
             "measured": sum(s.trials for s in self.states),
@@ -87,6 +89,8 @@ class Result:
             "tasks": [self._task(row) for row in self.rows()],
             "e2e": _whole(*whole) if whole else None,
         }
+        is_short = any(task.alternative in MULTIPLIED for task in self.alternatives().values())
+        return document | ({"precision": BF16} if is_short else {})
 
     def _task(self, row: TaskResult) -> dict[str, Any]:
         share = self.shares.get(row.chosen.id, (None, ""))[0]
@@ -102,10 +106,6 @@ class Result:
             "verified": row.record is not None or math.isfinite(row.untuned),
             "version": row.record.version if row.record else None,
         }
-
-
-def _is_short(task: Task) -> bool:
-    return task.alternative in MULTIPLIED
 
 
 def _row_of(group: TaskGroup) -> TaskResult:
@@ -183,7 +183,7 @@ def _page(document: dict[str, Any], pytorch_ms: float | None, limits: Sequence[s
         ("measured", f"{document['measured']} ({document['failed']} failed)"),
         ("wall clock", f"{document['wall_s']:.0f} s"),
         ("target", document["target"]),
-        ("precision", document["precision"]),
+        ("precision", document.get("precision", FP32)),
     ]
     listed = "".join(f"<dt>{html.escape(k)}</dt><dd>{html.escape(v)}</dd>" for k, v in facts)
     pairs = zip(document["tasks"], limits, strict=True)

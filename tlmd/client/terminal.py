@@ -20,6 +20,7 @@ from tlmd.client.progress import STOPPED, WIDE, LiveLine
 from tlmd.client.tune_request import TuneRequest
 from tlmd.config import Config
 from tlmd.errors import Interrupted
+from tlmd.model_spec import FP32
 from tlmd.state_dir import make_state_dir
 
 _ROWS = 30
@@ -116,7 +117,7 @@ def _print(console: Console, result: Any) -> None:
 def _table(result: Any, wide: bool) -> Table:
     """The table of the heaviest tasks. On a narrow terminal it has fewer columns."""
     document = result.summary
-    title = f"{document['model']} on {document['target']}, {document['precision']}"
+    title = f"{document['model']} on {document['target']}, {document.get('precision', FP32)}"
     table = Table(title=escape(title), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("task", overflow="fold")
     for name in _COLUMNS if wide else _NARROW:
