@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from tlmd.alternatives import bfloat16
-from tlmd.alternatives.transforms import PACKED_BF16
 from tlmd.client import reports
 from tlmd.client.tune_result import TuneResult, check_out
 from tlmd.errors import BadInput, Failed
@@ -64,12 +63,13 @@ def _write_lowered(models: Sequence[LoweredModel], states: list[TaskState], out:
 
     And ``intrinsics.py``, where programs call one of tlmd.
     """
-    used = reports.Result("", states[0].task.target, 0, states).alternatives()
+    result = reports.Result("", states[0].task.target, 0, states)
+    used = result.alternatives()
     out.mkdir(parents=True, exist_ok=True)
     for number, model in enumerate(models, 1):
         file = out / ("lowered.json" if number == 1 else f"lowered-{number}.json")
         lowering.save(alternatives.substitute(model.lowered, used), file)
-    if any(task.alternative == PACKED_BF16 for task in used.values()):
+    if result.is_short:
         (out / "intrinsics.py").write_text(bfloat16.registration())
 
 

@@ -72,6 +72,11 @@ class Result:
         """The alternatives that are exported, by the ids of the direct tasks."""
         return {row.direct.id: row.chosen for row in self.rows() if row.chosen.alternative}
 
+    @property
+    def is_short(self) -> bool:
+        """Whether an exported program multiplies shorter numbers than float32."""
+        return any(task.alternative in MULTIPLIED for task in self.alternatives().values())
+
     def summary(self, wall_s: float, whole: tuple[Any, Any] | None) -> dict[str, Any]:
         """The document of ``summary.json``. `whole` is the times and the compiled model.
 
@@ -89,8 +94,7 @@ class Result:
             "tasks": [self._task(row) for row in self.rows()],
             "e2e": _whole(*whole) if whole else None,
         }
-        is_short = any(task.alternative in MULTIPLIED for task in self.alternatives().values())
-        return document | ({"precision": BF16} if is_short else {})
+        return document | ({"precision": BF16} if self.is_short else {})
 
     def _task(self, row: TaskResult) -> dict[str, Any]:
         share = self.shares.get(row.chosen.id, (None, ""))[0]
