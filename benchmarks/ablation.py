@@ -25,7 +25,6 @@ from tlmd.config import GenerateConfig
 
 _DATA = Path("benchmarks/data")
 _CAMPAIGN, _DISTILLED = _DATA / "demonstrations.msgpack.gz", _DATA / "distilled.msgpack.gz"
-_PROBE = 8  # steps that show how long one takes
 _SHIPPED = "shipped"
 _GENERATIONS = GenerateConfig().generations
 
@@ -142,13 +141,11 @@ def _trained(arm: Arm, minutes: float, seed: int) -> Any:
     """A network that was trained for so many minutes of CPU."""
     from tlmd.model import network
     from tlmd.model.demonstration_file import read_demonstrations
-    from tlmd.model.training import Trainer, TrainingPlan
+    from tlmd.model.training import Trainer, TrainingPlan, steps_within
 
     tasks = [task for path in arm.files for task in read_demonstrations(path)]
     model = network.create(arm.preset, seed)
-    begin = time.process_time()
-    Trainer(model, TrainingPlan(steps=_PROBE, learning_rate=1e-6)).fit(tasks)
-    steps = max(1, round(minutes * 60 / (time.process_time() - begin) * _PROBE))
+    steps = steps_within(model, tasks, minutes * 60, time.process_time)
     Trainer(model, TrainingPlan(steps=steps, seed=seed, **arm.plan)).fit(tasks)
     return model
 

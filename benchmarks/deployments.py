@@ -26,6 +26,8 @@ import numpy as np
 from benchmarks import interleaved
 
 TLMD = "tlmd"
+PEERS = ("eager", "compile", "onnxruntime", "openvino")
+"""Methods of `Peers`."""
 _ROUNDS, _TURN_S = 15, 0.25
 _DISCARDED = 2  # runs of each turn
 _DRAWS = 2000  # of the bootstrap
@@ -48,7 +50,7 @@ def main(model: str, out: str, threads: int, result: str, precision: str) -> Non
         peers = Peers(module, inputs, threads, Path(scratch), precision == BF16)
         runs: dict[str, Run] = {TLMD: _tlmd(out, inputs)}
         failed: dict[str, str] = {}
-        for name in ("eager", "compile", "onnxruntime", "openvino"):
+        for name in PEERS:
             try:
                 runs[name] = getattr(peers, name)()
             except Exception as error:  # a peer that cannot run the model is said, not hidden

@@ -17,12 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import pinned, report
-from benchmarks.deployments import TLMD
+from benchmarks.deployments import PEERS, TLMD
 from tlmd import children
 from tlmd.model_spec import FP32, PRECISIONS
 
 _MODELS = ("resnet18", "resnet50", "mobilenet-v2", "bert-small", "vit-s16")
-_PEERS = ("eager", "compile", "onnxruntime", "openvino")
 _KEY = ("model", "cores", "trials", "precision")
 _LABELS = {
     "eager": "PyTorch eager",
@@ -125,7 +124,7 @@ def _row(model: str, cores: int, trials: int, state: Path, options: Any) -> repo
         "precision": options.precision,
         "untuned": result.summary["e2e"]["untuned_ms"],
         TLMD: times["ms"][TLMD],
-        **{name: times["ms"].get(name) for name in _PEERS},
+        **{name: times["ms"].get(name) for name in PEERS},
         "best": best,
         "best / tlmd": ratio,
         "low": low,
@@ -145,7 +144,7 @@ def _draw(document: report.Row, path: Path) -> None:
     rows = document["models"][::-1]
     figure, axes = pyplot.subplots(figsize=(8, 1.3 + 0.42 * len(rows)))
     axes.axvline(1, color="#2b6cb0", linewidth=2)
-    for name in _PEERS:
+    for name in PEERS:
         points = [(r[name] / r[TLMD], at) for at, r in enumerate(rows) if r[name]]
         axes.scatter(*zip(*points, strict=True), marker=_MARKERS[name], label=_LABELS[name], s=36)
     labels = [

@@ -144,17 +144,19 @@ class Attention:
     def _key(self, index: Any) -> Any:
         return clamped(index, self.keys, self.padded_keys)
 
+    def _of_key(self, operand: Operand, tensor: Any, group: Any, index: Any, column: Any) -> Any:
+        """An element of a key or a value; `group` counts the operand's own heads."""
+        heads = operand.size("H")
+        at = {"B": group // heads, "H": group % heads, "L": self._key(index)}
+        return operand.read(tensor, **at, D=column)
+
     def _scores(self, query: Any, key: Any) -> Any:
         depth, groups = self.key.size("D"), self.key.size("B") * self.key.size("H")
         shared = self.query.size("H") // self.key.size("H")
-        heads = self.key.size("H")
         panels = te.compute(
             long((groups, self.padded_keys // self.panel, depth // self._together, self.panel)),
             lambda g, p, d, c: self._one_or_pair(
-                lambda at: self.key.read(
-                    key, B=g // heads, H=g % heads, L=self._key(p * self.panel + c), D=at
-                ),
-                d,
+                lambda at: self._of_key(self.key, key, g, p * self.panel + c, at), d
             ),
             name=KEYS,
         )
@@ -250,8 +252,7 @@ class Attention:
         values = te.compute(
             long((self.value.size("B") * heads, pairs, columns)),
             lambda g, j, c: self._one_or_pair(
-                lambda at: self.value.read(value, B=g // heads, H=g % heads, L=self._key(at), D=c),
-                j,
+                lambda at: self._of_key(self.value, value, g, at, c), j
             ),
             name=VALUES,
         )

@@ -11,10 +11,10 @@ from typing import Any
 
 from tvm import tirx
 from tvm.s_tir import TensorIntrin
-from tvm.script import from_source
 
-PAIR, LANES = 2, 16
-FEATURE = "avx512bf16"
+PAIR = 2
+FEATURE, VECTOR_BITS = "avx512bf16", 512
+"""What a CPU must have."""
 DOT = "tlmd_bf16_dot_16x2"
 """The name of the intrinsic: sixteen sums and the products of one pair with sixteen ones."""
 
@@ -32,9 +32,9 @@ define linkonce_odr <16 x float> @tlmd_bf16_dot(<16 x float> %sum, <16 x i32> %a
 """What a program that uses the intrinsic imports: the annotation `pragma_import_llvm` of a loop."""
 
 _UPPER, _INFINITY, _QUIET = 0xFFFF0000, 0x7F800000, 1 << 22
-_DESCRIPTION = """
+_HEAD = """
 @T.prim_func(s_tir=True)
-def description(
+def function(
     a: T.Buffer((1,), "uint32", offset_factor=1),
     b: T.Buffer((16,), "uint32", offset_factor=1),
     c: T.Buffer((16,), "float32", offset_factor=1),
@@ -42,6 +42,8 @@ def description(
     with T.sblock("root"):
         T.reads(c[0:16], a[0:1], b[0:16])
         T.writes(c[0:16])
+"""
+_DESCRIPTION = f"""{_HEAD}
         for i in T.serial(0, 16):
             with T.sblock("update"):
                 v = T.axis.remap("S", [i])
@@ -52,16 +54,7 @@ def description(
                     * T.reinterpret(T.bitwise_and(b[v], T.uint32(4294901760)), dtype="float32")
                 )
 """
-_IMPLEMENTATION = """
-@T.prim_func(s_tir=True)
-def implementation(
-    a: T.Buffer((1,), "uint32", offset_factor=1),
-    b: T.Buffer((16,), "uint32", offset_factor=1),
-    c: T.Buffer((16,), "float32", offset_factor=1),
-):
-    with T.sblock("root"):
-        T.reads(c[0:16], a[0:1], b[0:16])
-        T.writes(c[0:16])
+_IMPLEMENTATION = f"""{_HEAD}
         c[T.ramp(T.int32(0), 1, 16)] = T.call_pure_extern(
             "float32x16",
             "tlmd_bf16_dot",
@@ -76,6 +69,7 @@ def register() -> None:
     """Register the intrinsic with TVM. Idempotent."""
     if TensorIntrin.get(DOT, allow_missing=True) is not None:
         return
+    from tvm.script import from_source
     from tvm.script import tirx as script
 
     parts = [from_source(text, {"T": script}) for text in (_DESCRIPTION, _IMPLEMENTATION)]

@@ -34,56 +34,49 @@ def main(a: T.Buffer((2,), "{dtype}"), c: T.Buffer(({threads}, {width}), "{dtype
         for i in T.vectorized({width}):
             c[t, i] = acc[i]
 """
-# Four products of bytes are added to each accumulator at once.
+# Several products are added to each of 16 accumulators of 32 bits at once.
 _DOT = """
 @T.prim_func(s_tir=True)
 def main(
-    a: T.Buffer(({lanes},), "int32"),
-    b: T.Buffer(({lanes},), "int32"),
-    c: T.Buffer(({threads}, {width}), "int32"),
+    a: T.Buffer((16,), "{given}"),
+    b: T.Buffer((16,), "{given}"),
+    c: T.Buffer(({threads}, {width}), "{summed}"),
 ):
     T.func_attr({{"global_symbol": "main", "tirx.noalias": True}})
     for t in T.parallel({threads}):
-        acc = T.alloc_buffer(({width},), "int32", scope="local")
+        acc = T.alloc_buffer(({width},), "{summed}", scope="local")
         for i in T.vectorized({width}):
             acc[i] = c[t, i]
-        for _ in T.serial({steps}):
+        for _ in T.serial({steps}, annotations={annotations}):
             for u in T.unroll({chains}):
-                acc[T.ramp(u * {lanes}, 1, {lanes})] = T.call_llvm_pure_intrin(
+                acc[T.ramp(u * 16, 1, 16)] = {product}
+        for i in T.vectorized({width}):
+            c[t, i] = acc[i]
+"""
+_OF_BYTES = {
+    "given": "int32",
+    "summed": "int32",
+    "annotations": "{}",
+    "product": """T.call_llvm_pure_intrin(
                     T.llvm_lookup_intrinsic_id("llvm.x86.avx512.vpdpbusd.512"),
-                    acc[T.ramp(u * {lanes}, 1, {lanes})],
-                    T.reinterpret(a[T.ramp(0, 1, {lanes})], dtype="int8x64"),
-                    T.reinterpret(b[T.ramp(0, 1, {lanes})], dtype="int8x64"),
-                    dtype="int32x{lanes}",
-                )
-        for i in T.vectorized({width}):
-            c[t, i] = acc[i]
-"""
-# Two products of bfloat16 are added to each accumulator at once.
-_DOT_BF16 = """
-@T.prim_func(s_tir=True)
-def main(
-    a: T.Buffer(({lanes},), "uint32"),
-    b: T.Buffer(({lanes},), "uint32"),
-    c: T.Buffer(({threads}, {width}), "float32"),
-):
-    T.func_attr({{"global_symbol": "main", "tirx.noalias": True}})
-    for t in T.parallel({threads}):
-        acc = T.alloc_buffer(({width},), "float32", scope="local")
-        for i in T.vectorized({width}):
-            acc[i] = c[t, i]
-        for _ in T.serial({steps}, annotations={{"pragma_import_llvm": IMPORTED}}):
-            for u in T.unroll({chains}):
-                acc[T.ramp(u * {lanes}, 1, {lanes})] = T.call_pure_extern(
-                    "float32x{lanes}",
+                    acc[T.ramp(u * 16, 1, 16)],
+                    T.reinterpret(a[T.ramp(0, 1, 16)], dtype="int8x64"),
+                    T.reinterpret(b[T.ramp(0, 1, 16)], dtype="int8x64"),
+                    dtype="int32x16",
+                )""",
+}
+_OF_BF16 = {
+    "given": "uint32",
+    "summed": "float32",
+    "annotations": '{"pragma_import_llvm": IMPORTED}',
+    "product": """T.call_pure_extern(
+                    "float32x16",
                     "tlmd_bf16_dot",
-                    acc[T.ramp(u * {lanes}, 1, {lanes})],
-                    a[T.ramp(0, 1, {lanes})],
-                    b[T.ramp(0, 1, {lanes})],
-                )
-        for i in T.vectorized({width}):
-            c[t, i] = acc[i]
-"""
+                    acc[T.ramp(u * 16, 1, 16)],
+                    a[T.ramp(0, 1, 16)],
+                    b[T.ramp(0, 1, 16)],
+                )""",
+}
 _TRIAD = """
 @T.prim_func(s_tir=True)
 def main(
@@ -107,9 +100,9 @@ def multiply_adds(target: Any, info: TargetInfo, cores: tuple[int, ...]) -> dict
         _spread(cores, built, arrays)
         found[dtype] = _rate(built, arrays, 150)
     if "vnni" in info.isa and info.vector_bits == 512:
-        found["int8"] = _dot(_DOT, np.int32, 8, target, cores)
+        found["int8"] = _dot(_OF_BYTES, 4, target, cores)
     if has_bf16(info):
-        found["bfloat16"] = _dot(_DOT_BF16, np.float32, 4, target, cores)
+        found["bfloat16"] = _dot(_OF_BF16, 2, target, cores)
     return found
 
 
@@ -167,17 +160,16 @@ def _rate(built: Any, arrays: list[Any], repeat: int) -> float:
     return 2.0 * _STEPS * int(arrays[1].numpy().size) / seconds / 1e9
 
 
-def _dot(kernel: str, summed: Any, operations: int, target: Any, cores: tuple[int, ...]) -> float:
-    """Products of short numbers that are summed in 32 bits, `operations` for each sum."""
+def _dot(kind: dict[str, str], products: int, target: Any, cores: tuple[int, ...]) -> float:
+    """Dot products of short numbers, `products` at once for each sum of 32 bits."""
     lanes, threads = 16, len(cores)
     width = lanes * _CHAINS
     sizes = {"threads": threads, "width": width, "steps": _STEPS, "chains": _CHAINS}
-    built = _build(kernel, target, lanes=lanes, **sizes)
-    given = np.uint32 if summed is np.float32 else summed
-    arrays = [tvm.runtime.tensor(np.zeros(lanes, given)) for _ in range(2)]
-    arrays.append(tvm.runtime.tensor(np.zeros((threads, width), summed)))
+    built = _build(_DOT, target, **kind, **sizes)
+    arrays = [tvm.runtime.tensor(np.zeros(lanes, kind["given"])) for _ in range(2)]
+    arrays.append(tvm.runtime.tensor(np.zeros((threads, width), kind["summed"])))
     _spread(cores, built, arrays)
-    return operations * _STEPS * width * threads / _fastest(built, arrays, 4, 150) / 1e9
+    return 2.0 * products * _STEPS * width * threads / _fastest(built, arrays, 4, 150) / 1e9
 
 
 def _triad(target: Any, info: TargetInfo, cores: tuple[int, ...], nbytes: int) -> float:

@@ -21,11 +21,10 @@ from tlmd.model import network
 from tlmd.model.demonstration import TaskDemonstrations, TaskTensors
 from tlmd.model.demonstration_file import read_demonstrations
 from tlmd.model.ranking import rank
-from tlmd.model.training import Trainer, TrainingPlan
+from tlmd.model.training import Trainer, TrainingPlan, steps_within
 
 _VALIDATION = 20  # every so manieth task is kept out of training
 _SAVE_S = 180.0
-_PROBE = 8  # steps that show how long one takes
 
 
 def main(arguments: list[str]) -> int:
@@ -67,9 +66,7 @@ def _train(
     options: argparse.Namespace,
 ) -> None:
     """Train for about the minutes that the options say, and write the weights now and then."""
-    begin = time.monotonic()
-    Trainer(model, TrainingPlan(steps=_PROBE, learning_rate=1e-6)).fit(training)
-    steps = max(1, round(options.minutes * 60 / (time.monotonic() - begin) * _PROBE))
+    steps = steps_within(model, training, options.minutes * 60, time.monotonic)
     plan = TrainingPlan(
         steps=steps,
         learning_rate=options.learning_rate,

@@ -23,6 +23,7 @@ from tlmd.model.decoder import Decoder, PromptCache
 from tlmd.model.demonstration import TaskDemonstrations, TaskTensors
 
 _BETAS = (0.9, 0.98)
+_PROBE = 8  # steps that show how long one takes
 _WORST_ONES = 6  # sentences of a task that are shown at the worst quality in each step
 DIFFERENT = 0.05  # speeds that differ by less, as shares of the best, are not compared
 
@@ -68,6 +69,15 @@ class TrainingPlan:
 
     decay: bool = True
     """False: the learning rate stays constant after the start, so that training can stop early."""
+
+
+def steps_within(
+    model: Any, tasks: Sequence[TaskDemonstrations], seconds: float, clock: Callable[[], float]
+) -> int:
+    """How many steps of training take so long by `clock`; does some that change almost nothing."""
+    begin = clock()
+    Trainer(model, TrainingPlan(steps=_PROBE, learning_rate=1e-6)).fit(tasks)
+    return max(1, round(seconds / (clock() - begin) * _PROBE))
 
 
 class Trainer:

@@ -12,6 +12,7 @@ from typing import Any
 import tvm
 from tvm.target import codegen
 
+from tlmd.alternatives import bfloat16
 from tlmd.errors import BadInput
 from tlmd.types import TargetInfo, content_hash
 
@@ -61,10 +62,8 @@ def has_bf16(info: TargetInfo) -> bool:
     """Whether the CPU has the dot product of AVX-512 BF16, with vectors of 512 bits."""
     if info.arch != "x86_64" or info.device != "cpu":
         return False
-    target = tvm_target(info)
-    with target:
-        features = set(map(str, codegen.llvm_get_cpu_features(target)))
-    return "avx512bf16" in features and float_lanes(target) == 16
+    is_wide = info.vector_bits == bfloat16.VECTOR_BITS
+    return is_wide and bfloat16.FEATURE in _features(tvm_target(info))
 
 
 def _native(cores: int) -> TargetInfo:
@@ -142,9 +141,14 @@ def architecture(triple: str) -> str:
 def _vectors(target: Any, arch: str) -> tuple[str, int]:
     """The instruction set that decides the width of vectors, and the width in bits."""
     with target:
-        features = set(map(str, codegen.llvm_get_cpu_features(target)))
         width = int(codegen.llvm_get_vector_width(target))
-    return _isa(arch, features, width)
+    return _isa(arch, _features(target), width)
+
+
+def _features(target: Any) -> set[str]:
+    """What LLVM says that the CPU can do."""
+    with target:
+        return set(map(str, codegen.llvm_get_cpu_features(target)))
 
 
 def _isa(arch: str, features: set[str], width: int) -> tuple[str, int]:

@@ -35,15 +35,16 @@ def with_alternatives(
     `strict_numerics` leaves out what computes with other numbers than the direct program; `bf16`
     adds what multiplies bfloat16. Raises `BadInput` where the target cannot.
     """
-    return [member for task in tasks for member in _group(task, strict_numerics, bf16)]
-
-
-def _group(task: Task, strict_numerics: bool, bf16: bool) -> list[Task]:
-    if bf16 and not has_bf16(task.target):
+    tasks = list(tasks)
+    if bf16 and not all(has_bf16(target) for target in {task.target for task in tasks}):
         raise BadInput(
             "bf16 needs a CPU with AVX-512 BF16 (AMD Zen 4, Intel Cooper Lake or newer ones); "
             "use --precision fp32"
         )
+    return [member for task in tasks for member in _group(task, strict_numerics, bf16)]
+
+
+def _group(task: Task, strict_numerics: bool, bf16: bool) -> list[Task]:
     if task.target.device != "cpu" or not (task.constants or task.attention):
         return [task]
     found = _implementations(task, strict_numerics, bf16)
@@ -62,7 +63,9 @@ def _implementations(task: Task, strict_numerics: bool, bf16: bool) -> list[Impl
     if task.attention:
         short = short_attention(direct, Attention.from_json(task.attention)) if bf16 else None
         return [direct] if short is None else [direct, short]
-    others = [packed(direct, task.constants, lanes, short) for short in (False, True)[: 1 + bf16]]
+    others = [packed(direct, task.constants, lanes)]
+    if bf16:
+        others.append(packed(direct, task.constants, lanes, bf16=True))
     filtered = [] if strict_numerics else winograd(direct, lanes)
     return [direct, *filtered, *(other for other in others if other is not None)]
 
