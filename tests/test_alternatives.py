@@ -46,8 +46,8 @@ LANES = float_lanes(TARGET)
 class Network(nn.Module):
     """Winograd applies to four convolutions: the others have a stride, groups, or few channels.
 
-    Weights are packed but for groups and for columns of which no vector, half or quarter of one
-    can be written.
+    Weights are packed but for columns of which no vector, half or quarter of one can be written,
+    and for groups that do not fill vectors.
     """
 
     def __init__(self) -> None:
@@ -60,6 +60,8 @@ class Network(nn.Module):
         self.tall = nn.Conv2d(LANES, LANES, 3, padding=1)
         self.strided = nn.Conv2d(LANES, LANES, 3, 2, 1)
         self.grouped = nn.Conv2d(LANES, LANES, 3, 1, 1, groups=2)
+        self.broad = nn.Conv2d(LANES, 4 * LANES, 3, 1, 1, groups=2)
+        self.uneven = nn.Conv2d(4 * LANES, 3 * LANES, 1, groups=LANES)
         self.wide = nn.Linear(4, 5 * LANES + LANES // 2)
         self.narrow = nn.Linear(5 * LANES + LANES // 2, 3)
 
@@ -68,7 +70,7 @@ class Network(nn.Module):
         x = torch.relu(self.plain(x))
         x = torch.relu(x + self.residual(x))
         x = self.tall(nn.functional.max_pool2d(self.unpadded(x), (1, 2)))
-        x = self.grouped(self.strided(x))
+        x = self.uneven(self.broad(self.grouped(self.strided(x))))
         return torch.as_tensor(self.narrow(torch.relu(self.wide(x))))
 
 
@@ -114,8 +116,8 @@ def test_what_can_be_computed_otherwise_has_alternatives(
         assert all(t.direct == direct.module and t.flops <= direct.flops for t in others)
         assert all(t.constants == direct.constants and t.weight == direct.weight for t in others)
         kinds.append({t.alternative for t in others})
-    assert kinds.count({PACKED}) == 3  # the first convolution, that with a stride, a GEMM
-    assert len([kind for kind in kinds if kind & set(FILTERINGS)]) == 4 and len(kinds) == 7
+    assert kinds.count({PACKED}) == 5  # the first, that with a stride, two with groups, a GEMM
+    assert len([kind for kind in kinds if kind & set(FILTERINGS)]) == 4 and len(kinds) == 9
 
 
 def test_strict_numerics_allow_no_winograd(model: LoweredModel) -> None:

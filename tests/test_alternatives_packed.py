@@ -30,6 +30,21 @@ def test_packed_weights_are_the_columns_of_each_panel(
         assert (got[column // width, :, column % width] == want).all()
 
 
+@given(*[st.integers(1, 4)] * 5)
+def test_outputs_read_the_inputs_of_their_own_group(
+    together: int, blocks: int, inputs: int, outputs: int, taps: int
+) -> None:
+    width = together * outputs
+    numbers = np.arange(1, taps * inputs * blocks * width + 1, dtype="float32")
+    weights = numbers.reshape(taps, inputs, blocks * width)
+    depth = taps * together * inputs
+    got = transform(PACKED, weights, (blocks, depth, width)).reshape(blocks, taps, -1, width)
+    for block, column in np.ndindex(blocks, width):
+        own = slice(first := column // outputs * inputs, first + inputs)
+        assert (got[block, :, own, column] == weights[..., block * width + column]).all()
+        assert np.count_nonzero(got[block, ..., column]) == taps * inputs
+
+
 @given(st.integers(1, 400))
 def test_panels_waste_little(vectors: int) -> None:
     width = panel_vectors(vectors)

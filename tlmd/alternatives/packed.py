@@ -3,6 +3,7 @@
 A row of a large matrix of weights begins on a page of its own, so a tile of it touches many pages
 and cache sets. As in GotoBLAS (Goto and van de Geijn, TOMS'08, section 4), panels of some columns
 are stored one after the other. The weights are constants, so they are packed at compile time.
+A grouped convolution is one GEMM for each block of its columns (`groups`).
 
 All outer dimensions of the output are one dimension of rows. Their number is rounded up to one that
 the rows of a kernel divide; the rows too many repeat the last one and are not written.
@@ -18,8 +19,9 @@ from typing import Any
 from tvm import te, tirx
 from tvm_ffi import structural_map, structural_walk
 
-from tlmd.alternatives import bfloat16, contraction
+from tlmd.alternatives import bfloat16, contraction, groups
 from tlmd.alternatives.contraction import DTYPE, Contraction, axis, long, shape_of
+from tlmd.alternatives.groups import Blocks
 from tlmd.alternatives.implementation import REDUCTION, Implementation
 from tlmd.alternatives.transforms import PACKED, PACKED_BF16
 
@@ -38,8 +40,8 @@ def packed(
     """The program with packed weights; None where they cannot be packed.
 
     The weights ``[..., N]`` become ``[panels, K, columns]`` with K the product of the other
-    dimensions and columns a multiple of `lanes`, the elements of a vector of the target. Columns
-    too many are computed, but not written.
+    dimensions (and the groups of a block) and columns a multiple of `lanes`, the elements of a
+    vector of the target. Columns too many are computed, but not written.
     `constants`: positions of the parameters that are weights. `bf16`: data and weights are rounded
     to bfloat16, and two neighbours in `K` are one pair (`bfloat16`).
     """
@@ -49,31 +51,43 @@ def packed(
     if found is None or not any(found.weights.source.same_as(p) for p in weights):
         return None
     columns = shape_of(found.output)[-1]
-    if not _is_gemm(found) or written_lanes(columns, lanes) * _NARROWEST < lanes:
+    blocks = _blocks(found, lanes)
+    if blocks is None or written_lanes(columns, lanes) * _NARROWEST < lanes:
         return None
-    if bf16 and not _has_pairs(found):
+    if bf16 and not _has_pairs(found, blocks):
         return None
-    made = contraction.replaced(direct.module, found, _stages(found, lanes, bf16))
+    made = contraction.replaced(direct.module, found, _stages(found, blocks, lanes, bf16))
+    # The direct program of narrow groups uses as small a part of its vectors.
     work = _CHEAPER * direct.work * multiple(columns, lanes) / columns
     if bf16:
         return Implementation(PACKED_BF16, made, direct.flops, work / bfloat16.PAIR)
     return Implementation(PACKED, made, direct.flops, work)
 
 
-def _is_gemm(found: Contraction) -> bool:
-    """Whether each column of the output needs one column of the weights, and all of the data."""
+def _blocks(found: Contraction, lanes: int) -> Blocks | None:
+    """The blocks of columns; None where this is neither a GEMM nor a grouped convolution."""
     spatial, reduction = _iterators(found)
-    *_, column = spatial
+    column = spatial[-1]
     *inner, last = found.weights.indices
-    is_matrix = last.same_as(column) and contraction.same(inner, reduction)
-    return is_matrix and not any(_uses(index, column) for index in found.data.indices)
+    if not last.same_as(column) or not contraction.same(inner, reduction):
+        return None
+    uses = [_uses(index, column) for index in found.data.indices]
+    if not any(uses):  # each column needs all of the data
+        return Blocks(1, shape_of(found.output)[-1], shape_of(found.weights.source)[-2], 1)
+    blocks = None if any(uses[:-1]) else groups.find(found, column, reduction[-1], lanes)
+    return blocks if blocks and blocks.columns % _panel(blocks, lanes) == 0 else None
 
 
-def _has_pairs(found: Contraction) -> bool:
+def _panel(blocks: Blocks, lanes: int) -> int:
+    """Columns of a panel."""
+    return panel_vectors(-(-blocks.columns // lanes)) * lanes
+
+
+def _has_pairs(found: Contraction, blocks: Blocks) -> bool:
     """Whether the innermost sum goes along the innermost dimension of the data, in whole pairs."""
     *_, last = _iterators(found)[1]
-    extent = shape_of(found.weights.source)[-2]
-    return bool(found.data.indices[-1].same_as(last)) and extent % bfloat16.PAIR == 0
+    is_along = blocks.is_grouped or found.data.indices[-1].same_as(last)
+    return bool(is_along) and blocks.channels % bfloat16.PAIR == 0
 
 
 def _iterators(found: Contraction) -> tuple[list[Any], list[Any]]:
@@ -88,12 +102,12 @@ def _uses(expression: Any, variable: Any) -> bool:
     return any(variable.same_as(one) for one in used)
 
 
-def _stages(found: Contraction, lanes: int, bf16: bool) -> Any:
+def _stages(found: Contraction, blocks: Blocks, lanes: int, bf16: bool) -> Any:
     """The function ``(data, weights, output)`` of the GEMM, and of writing its result."""
     spatial, reduction = _iterators(found)
     *outer, columns = shape_of(found.output)
-    rows, depth = math.prod(outer), shape_of(found.weights.source)[:-1]
-    panel = panel_vectors(-(-columns // lanes)) * lanes
+    rows, depth = math.prod(outer), [*shape_of(found.weights.source)[:-2], blocks.channels]
+    panel = _panel(blocks, lanes)
     padded = padded_rows(rows)
     given = te.placeholder(long(shape_of(found.data.source)), DTYPE, name="data")
     if bf16:
@@ -110,6 +124,8 @@ def _stages(found: Contraction, lanes: int, bf16: bool) -> Any:
         at = _unflattened(clamped(row, rows, padded), outer)
         values = list(zip([*spatial[:-1], *reduction], [*at, *(a.var for a in axes)], strict=True))
         indices = [_substituted(index, values) for index in found.data.indices]
+        if blocks.is_grouped:
+            indices[-1] = column // blocks.columns * depth[-1] + axes[-1].var
         k = flattened([a.var for a in axes], depth)
         weight = weights[column // panel, k, column % panel]
         return te.sum(product(data[tuple(indices)], weight), axis=axes)

@@ -6,6 +6,7 @@ for Convolutional Neural Networks" (CVPR 2016), section 4.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -85,8 +86,9 @@ def transform(alternative: str, weights: NDArray[Any], shape: tuple[int, ...]) -
     """The weights of an alternative, of this shape; but for pairs of the dtype of `weights`.
 
     Winograd: ``[3, 3, inputs, outputs]`` become ``[m + 2, m + 2, inputs, outputs]``, computed in
-    float64. Packed: ``[..., N]`` become ``[panels, K, columns]`` with zeros after column `N`; in
-    bfloat16 ``[panels, K / 2, columns]`` of pairs as `uint32`.
+    float64. Packed: ``[..., N]`` become ``[panels, K, columns]`` with zeros after column `N` and
+    between the groups of a block (`groups`); in bfloat16 ``[panels, K / 2, columns]`` of pairs as
+    `uint32`.
     """
     if alternative == PACKED:
         return _packed(weights, *shape)
@@ -101,6 +103,21 @@ def transform(alternative: str, weights: NDArray[Any], shape: tuple[int, ...]) -
 
 
 def _packed(weights: NDArray[Any], panels: int, depth: int, columns: int) -> NDArray[Any]:
-    matrix = weights.reshape(depth, -1)
+    groups = depth // math.prod(weights.shape[:-1])
+    matrix = _block_diagonal(weights, groups, columns // groups).reshape(depth, -1)
     matrix = np.pad(matrix, ((0, 0), (0, panels * columns - matrix.shape[1])))
     return np.ascontiguousarray(matrix.reshape(depth, panels, columns).transpose(1, 0, 2))
+
+
+def _block_diagonal(weights: NDArray[Any], groups: int, outputs: int) -> NDArray[Any]:
+    """``[..., I, N]`` as ``[..., groups * I, N]``: zeros between the groups of a block.
+
+    `outputs`: columns of a group.
+    """
+    if groups == 1:
+        return weights
+    *outer, inputs, columns = weights.shape
+    found = np.zeros((*outer, groups, inputs, columns), weights.dtype)
+    for column in range(columns):
+        found[..., column // outputs % groups, :, column] = weights[..., column]
+    return found.reshape(*outer, groups * inputs, columns)
