@@ -44,7 +44,7 @@ LANES = float_lanes(TARGET)
 
 
 class Network(nn.Module):
-    """Winograd applies to four convolutions: the others have a stride, groups, or few channels.
+    """Winograd applies to five convolutions, one of them 3-D: the others have a stride, groups, or few channels.
 
     Weights are packed but for columns of which no vector, half or quarter of one can be written,
     and for groups that do not fill vectors.
@@ -58,6 +58,7 @@ class Network(nn.Module):
         self.residual = nn.Conv2d(wide, wide, 3, padding=1)
         self.unpadded = nn.Conv2d(wide, LANES, 3)
         self.tall = nn.Conv2d(LANES, LANES, 3, padding=1)
+        self.solid = nn.Conv3d(LANES, LANES, 3, padding=(0, 1, 1))
         self.strided = nn.Conv2d(LANES, LANES, 3, 2, 1)
         self.grouped = nn.Conv2d(LANES, LANES, 3, 1, 1, groups=2)
         self.broad = nn.Conv2d(LANES, 4 * LANES, 3, 1, 1, groups=2)
@@ -70,6 +71,7 @@ class Network(nn.Module):
         x = torch.relu(self.plain(x))
         x = torch.relu(x + self.residual(x))
         x = self.tall(nn.functional.max_pool2d(self.unpadded(x), (1, 2)))
+        x = self.solid(torch.stack((x, -x, 2 * x, x), 2)).sum(2)
         x = self.uneven(self.broad(self.grouped(self.strided(x))))
         return torch.as_tensor(self.narrow(torch.relu(self.wide(x))))
 
@@ -117,7 +119,7 @@ def test_what_can_be_computed_otherwise_has_alternatives(
         assert all(t.constants == direct.constants and t.weight == direct.weight for t in others)
         kinds.append({t.alternative for t in others})
     assert kinds.count({PACKED}) == 5  # the first, that with a stride, two with groups, a GEMM
-    assert len([kind for kind in kinds if kind & set(FILTERINGS)]) == 4 and len(kinds) == 9
+    assert len([kind for kind in kinds if kind & set(FILTERINGS)]) == 5 and len(kinds) == 10
 
 
 def test_strict_numerics_allow_no_winograd(model: LoweredModel) -> None:

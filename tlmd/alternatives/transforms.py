@@ -86,9 +86,11 @@ def transform(alternative: str, weights: NDArray[Any], shape: tuple[int, ...]) -
     """The weights of an alternative, of this shape; but for pairs of the dtype of `weights`.
 
     Winograd: ``[3, 3, inputs, outputs]`` become ``[m + 2, m + 2, inputs, outputs]``, computed in
-    float64. Packed: ``[..., N]`` become ``[panels, K, columns]`` with zeros after column `N` and
-    between the groups of a block (`groups`); in bfloat16 ``[panels, K / 2, columns]`` of pairs as
-    `uint32`.
+    float64; of a 3-D convolution ``[planes, 3, 3, inputs, outputs]`` become ``[m + 2, m + 2,
+    planes * inputs, outputs]``.
+
+    Packed: ``[..., N]`` become ``[panels, K, columns]`` with zeros after column `N` and between the
+    groups of a block (`groups`); in bfloat16 ``[panels, K / 2, columns]`` of pairs as `uint32`.
     """
     if alternative == PACKED:
         return _packed(weights, *shape)
@@ -98,8 +100,9 @@ def transform(alternative: str, weights: NDArray[Any], shape: tuple[int, ...]) -
         halves = short.view(np.uint16).astype(np.uint32).reshape(panels, pairs, 2, columns)
         return np.ascontiguousarray(halves[:, :, 0] | halves[:, :, 1] << np.uint32(16))
     g = FILTERINGS[alternative].weights
-    found = np.einsum("ai,bj,ijco->abco", g, g, weights.astype(np.float64), optimize=True)
-    return np.ascontiguousarray(found.astype(weights.dtype))
+    planes = weights.reshape(-1, *weights.shape[-4:]).astype(np.float64)
+    found = np.einsum("ai,bj,kijco->abkco", g, g, planes, optimize=True)
+    return np.ascontiguousarray(found.reshape(shape).astype(weights.dtype))
 
 
 def _packed(weights: NDArray[Any], panels: int, depth: int, columns: int) -> NDArray[Any]:

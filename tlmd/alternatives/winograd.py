@@ -3,11 +3,16 @@
 The convolution's block in a fused program is replaced; what is fused to it stays. The blocks are
 named, so that the sketches find them: rows of the transformed tiles (`ROWS`), tiles (`TILES`),
 products summed over the channels (`PRODUCTS`), rows of the output tiles (`SUMS`), outputs.
+
+A 3-D convolution is a sum of 2-D ones over its planes: the products are summed over the planes and
+the channels, so one transformation of the tiles of a plane serves all planes of the output.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from tvm import te, tirx
@@ -29,24 +34,58 @@ PAD, ROWS, TILES, PRODUCTS, SUMS, OUTPUTS, PLACED = (
 )
 
 
+@dataclass(frozen=True)
+class _Planes:
+    """The planes of all images one after the other. An image of a 2-D convolution is one plane."""
+
+    images: int
+
+    inputs: int
+    """Planes of an image of the data, with its padding."""
+
+    outputs: int
+    """Planes of an image of the output."""
+
+    def of_data(self, plane: Any, tap: Any) -> Any:
+        """The plane of the data that a plane of the output reads, `tap` planes after its own."""
+        if self.inputs == self.outputs:
+            return plane
+        image, at = self._image(plane, self.outputs)
+        return image * self.inputs + at + tap
+
+    def data_indices(self, plane: Any, dimensions: int) -> list[Any]:
+        """The first indices of the data, which has so many dimensions."""
+        return [plane] if dimensions == 4 else list(self._image(plane, self.inputs))
+
+    def of_output(self, image: Any, at: Sequence[Any]) -> Any:
+        """The plane of the output with these first indices."""
+        return image * self.outputs + at[0] if at else image
+
+    def _image(self, plane: Any, planes: int) -> tuple[Any, Any]:
+        if self.images == 1:
+            return tirx.const(0, "int64"), plane
+        return plane // planes, plane % planes
+
+
 def winograd(direct: Implementation, lanes: int) -> list[Implementation]:
     """Winograd's programs; none where `direct` is no such convolution.
 
-    Their weights are an argument ``[m + 2, m + 2, CI, CO]`` at the same position.
+    Their weights are an argument ``[m + 2, m + 2, CI, CO]`` at the same position, of a 3-D
+    convolution ``[m + 2, m + 2, planes * CI, CO]``.
     `lanes`: elements of a vector of the target; the channels must be a multiple of it.
     """
     found = contraction.find(direct.module["main"])
     if found is None or not _is_convolution(found):
         return []
-    images, height, width, outputs = shape_of(found.output)
-    inputs = shape_of(found.weights.source)[2]
+    *planes, height, width, outputs = shape_of(found.output)
+    *taps, _, _, inputs, _ = shape_of(found.weights.source)
     if inputs % lanes or outputs % lanes:
         return []
     listed = []
     for name, filtering in FILTERINGS.items():
-        tiles = images * -(-height // filtering.outputs) * -(-width // filtering.outputs)
+        tiles = math.prod(planes) * -(-height // filtering.outputs) * -(-width // filtering.outputs)
         positions = filtering.inputs**2
-        products = positions * inputs * outputs
+        products = positions * math.prod(taps) * inputs * outputs
         flops = 2.0 * tiles * products
         elements = tiles * positions * (inputs + outputs)
         work = flops + PER_WEIGHT * products + PER_ELEMENT * elements
@@ -56,52 +95,68 @@ def winograd(direct: Implementation, lanes: int) -> list[Implementation]:
 
 
 def _filtered(module: Any, found: Contraction, filtering: Filtering) -> Any:
-    stages = _stages(shape_of(found.data.source), shape_of(found.output), filtering)
+    taps = math.prod(shape_of(found.weights.source)[:-4])
+    stages = _stages(shape_of(found.data.source), shape_of(found.output), taps, filtering)
     return contraction.replaced(module, found, stages)
 
 
 def _is_convolution(found: Contraction) -> bool:
-    """Whether it is ``out[n, y, x, o] += data[n, y + i, x + j, c] * weights[i, j, c, o]``."""
-    if [int(i.iter_type) for i in found.iterators] != [SPATIAL] * 4 + [REDUCTION] * 3:
+    """Whether it is ``out[n, y, x, o] += data[n, y + i, x + j, c] * weights[i, j, c, o]``.
+
+    Or that of a 3-D convolution, with ``z`` in the output, ``z + k`` in the data, ``k`` in the
+    weights.
+    """
+    more = len(found.iterators) - 7
+    kinds = [int(i.iter_type) for i in found.iterators]
+    if more not in (0, 2) or kinds != [SPATIAL] * (4 + more // 2) + [REDUCTION] * (3 + more // 2):
         return False
-    n, y, x, o, i, j, c = (iterator.var for iterator in found.iterators)
-    matches = same(found.data.indices, (n, y + i, x + j, c))
-    matches = matches and same(found.weights.indices, (i, j, c, o))
-    rows, columns, inputs, _ = shape_of(found.weights.source)
-    images, height, width, _ = shape_of(found.output)
-    fits = shape_of(found.data.source) == [images, height + 2, width + 2, inputs]
+    variables = [iterator.var for iterator in found.iterators]
+    n, *z, y, x, o = variables[: 4 + more // 2]
+    *k, i, j, c = variables[4 + more // 2 :]
+    along = [plane + tap for plane, tap in zip(z, k, strict=True)]
+    matches = same(found.data.indices, (n, *along, y + i, x + j, c))
+    matches = matches and same(found.weights.indices, (*k, i, j, c, o))
+    *taps, rows, columns, inputs, _ = shape_of(found.weights.source)
+    images, *planes, height, width, _ = shape_of(found.output)
+    inner = [plane + tap - 1 for plane, tap in zip(planes, taps, strict=True)]
+    fits = shape_of(found.data.source) == [images, *inner, height + 2, width + 2, inputs]
     return matches and fits and (rows, columns) == (3, 3)
 
 
-def _stages(data: Sequence[int], output: Sequence[int], filtering: Filtering) -> Any:
-    """The function ``(data, weights, output)`` of the convolution in stages."""
+def _stages(data: Sequence[int], output: Sequence[int], taps: int, filtering: Filtering) -> Any:
+    """The function ``(data, weights, output)`` of the convolution in stages.
+
+    `taps`: planes of the data that a plane of the output sums.
+    """
     m, a = filtering.outputs, filtering.inputs
-    images, height, width, channels = output
+    *images, height, width, channels = output
+    inputs = data[-1]
     rows, columns = -(-height // m), -(-width // m)
-    tiles = (images, rows, columns)
+    planes = _Planes(images[0], math.prod(data[1:-3]), math.prod(images[1:]))
     source = te.placeholder(long(data), DTYPE, name="data")
-    weights = te.placeholder(long((a, a, data[3], channels)), DTYPE, name="weights")
-    padded = _padded(source, (images, rows * m + 2, columns * m + 2, data[3]))
-    half = te.compute(
-        long((a, a, *tiles, data[3])),
-        lambda i, j, n, h, w, c: _row(
-            filtering.data, i, lambda k: padded[n, h * m + k, w * m + j, c]
-        ),
-        name=ROWS,
-    )
+    weights = te.placeholder(long((a, a, taps * inputs, channels)), DTYPE, name="weights")
+    padded = _padded(source, (*data[:-3], rows * m + 2, columns * m + 2, inputs))
+    transformed = long((a, a, images[0] * planes.inputs, rows, columns, inputs))
+    tiles = (math.prod(images), rows, columns)
+
+    def row(i: Any, j: Any, n: Any, h: Any, w: Any, c: Any) -> Any:
+        at = planes.data_indices(n, len(data))
+        return _row(filtering.data, i, lambda k: padded[(*at, h * m + k, w * m + j, c)])
+
+    half = te.compute(transformed, row, name=ROWS)
     whole = te.compute(
-        long((a, a, *tiles, data[3])),
+        transformed,
         lambda i, j, n, h, w, c: _row(filtering.data, j, lambda k: half[i, k, n, h, w, c]),
         name=TILES,
     )
-    channel = axis(data[3], "c")
-    products = te.compute(
-        long((a, a, *tiles, channels)),
-        lambda i, j, n, h, w, o: te.sum(
-            whole[i, j, n, h, w, channel] * weights[i, j, channel, o], axis=channel
-        ),
-        name=PRODUCTS,
-    )
+    summed = axis(taps * inputs, "c")
+
+    def product(i: Any, j: Any, n: Any, h: Any, w: Any, o: Any) -> Any:
+        tap, channel = (0, summed) if taps == 1 else (summed // inputs, summed % inputs)
+        tile = whole[i, j, planes.of_data(n, tap), h, w, channel]
+        return te.sum(tile * weights[i, j, summed, o], axis=summed)
+
+    products = te.compute(long((a, a, *tiles, channels)), product, name=PRODUCTS)
     sums = te.compute(
         long((m, a, *tiles, channels)),
         lambda y, j, n, h, w, o: _row(filtering.output, y, lambda k: products[k, j, n, h, w, o]),
@@ -112,27 +167,33 @@ def _stages(data: Sequence[int], output: Sequence[int], filtering: Filtering) ->
         lambda y, x, n, h, w, o: _row(filtering.output, x, lambda k: sums[y, k, n, h, w, o]),
         name=OUTPUTS,
     )
-    placed = te.compute(
-        long(output),
-        lambda n, h, w, o: results[h % m, w % m, n, h // m, w // m, o],
-        name=PLACED,
-    )
+
+    def place(*at: Any) -> Any:
+        n, *z, h, w, o = at
+        return results[h % m, w % m, planes.of_output(n, z), h // m, w // m, o]
+
+    names = _names(len(output), "o")
+    placed = te.compute(long(output), place, name=PLACED, varargs_names=names)
     return te.create_prim_func([source, weights, placed])
+
+
+def _names(dimensions: int, last: str) -> list[str]:
+    """Names of dimensions; which stages have equal ones is part of the id of a task."""
+    return ["n", *("z" * (dimensions - 4)), "h", "w", last]
 
 
 def _padded(source: Any, shape: tuple[int, ...]) -> Any:
     """`source` with zeros after its last row and column, where the tiles reach beyond them."""
-    _, height, width, _ = map(int, source.shape)
-    if (height, width) == shape[1:3]:
+    *_, height, width, _ = map(int, source.shape)
+    if (height, width) == shape[-3:-1]:
         return source
     zero = tirx.const(0.0, DTYPE)
-    return te.compute(
-        long(shape),
-        lambda n, h, w, c: tirx.if_then_else(
-            tirx.all(h < height, w < width), source[n, h, w, c], zero
-        ),
-        name=PAD,
-    )
+
+    def element(*at: Any) -> Any:
+        *_, h, w, _ = at
+        return tirx.if_then_else(tirx.all(h < height, w < width), source[at], zero)
+
+    return te.compute(long(shape), element, name=PAD, varargs_names=_names(len(shape), "c"))
 
 
 def _row(matrix: Matrix, row: Any, term: Callable[[Any], Any]) -> Any:

@@ -73,7 +73,8 @@ def _results(program: StageSchedule, split_rows: Callable[[Any], Any] | None) ->
     """Order the loops of the last block by tiles; return its loop over blocks of rows."""
     schedule, last = program.schedule, program.block(program.names[-1])
     side = _outputs_per_tile(program)
-    images, height, width, channels = schedule.get_loops(last)
+    *images, height, width, channels = schedule.get_loops(last)
+    plane = schedule.fuse(*images) if len(images) > 1 else images[0]
     rows, row = schedule.split(height, [None, side])
     columns, column = schedule.split(width, [None, side])
     vectors, lane = program.vectors(channels)
@@ -81,7 +82,7 @@ def _results(program: StageSchedule, split_rows: Callable[[Any], Any] | None) ->
     if split_rows is not None:
         block, rows = split_rows(rows)
         outer = [block]
-    schedule.reorder(images, *outer, rows, columns, vectors, row, column, lane)
+    schedule.reorder(plane, *outer, rows, columns, vectors, row, column, lane)
     schedule.vectorize(lane)
     schedule.unroll(row)
     schedule.unroll(column)
