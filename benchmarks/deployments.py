@@ -1,11 +1,12 @@
 """A tuned model beside what people deploy instead, interleaved in one process.
 
 Run by `end_to_end` in a process of its own: ``python -m benchmarks.deployments MODEL OUT THREADS
-RESULT PRECISION`` times the model in PyTorch eager, torch.compile, ONNX Runtime, OpenVINO, and the
-library that `tlmd tune` wrote to the folder OUT. All of them use THREADS threads and compute in
+RESULT PRECISION ONNX`` times the model in PyTorch eager, torch.compile, ONNX Runtime, OpenVINO, and
+the library that `tlmd tune` wrote to the folder OUT. All of them use THREADS threads and compute in
 float32, or in bfloat16 where the PRECISION is ``bf16``: then PyTorch and torch.compile get the
-model in bfloat16, OpenVINO its hint, and ONNX Runtime, which cannot on CPUs, stays as it is. Errors
-are those against PyTorch in float32.
+model in bfloat16, OpenVINO its hint, and ONNX Runtime, which cannot on CPUs, stays as it is. With
+``int8`` ONNX Runtime and OpenVINO get the file ONNX, a quantised model, and PyTorch stays in
+float32. Errors are those against PyTorch in float32.
 """
 
 from __future__ import annotations
@@ -15,15 +16,13 @@ import json
 import random
 import statistics
 import sys
-import tempfile
-import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks import interleaved
+from benchmarks import interleaved, onnx_models
 
 TLMD = "tlmd"
 PEERS = ("eager", "compile", "onnxruntime", "openvino")
@@ -35,7 +34,7 @@ _DRAWS = 2000  # of the bootstrap
 Run = Callable[[], list[Any]]
 
 
-def main(model: str, out: str, threads: int, result: str, precision: str) -> None:
+def main(model: str, out: str, threads: int, result: str, precision: str, onnx: str) -> None:
     """Load all, compare their outputs with PyTorch's, time them, write what was found."""
     import torch
 
@@ -45,9 +44,9 @@ def main(model: str, out: str, threads: int, result: str, precision: str) -> Non
     torch.set_num_threads(threads)
     module, example = factories.make(ModelSpec(model))
     inputs = tuple(example)
-    with torch.inference_mode(), tempfile.TemporaryDirectory(prefix="tlmd-bench-") as scratch:
+    with torch.inference_mode():
         want = [value.numpy() for value in _flat(module(*inputs))]
-        peers = Peers(module, inputs, threads, Path(scratch), precision == BF16)
+        peers = Peers(module, inputs, threads, Path(onnx), precision == BF16)
         runs: dict[str, Run] = {TLMD: _tlmd(out, inputs)}
         failed: dict[str, str] = {}
         for name in PEERS:
@@ -72,10 +71,10 @@ class Peers:
     """What people deploy instead of tlmd, for one model."""
 
     def __init__(
-        self, module: Any, inputs: Sequence[Any], threads: int, scratch: Path, bf16: bool
+        self, module: Any, inputs: Sequence[Any], threads: int, onnx: Path, bf16: bool
     ) -> None:
         self._module, self._inputs = module, inputs
-        self._threads, self._scratch, self._bf16 = threads, scratch, bf16
+        self._threads, self._onnx, self._bf16 = threads, onnx, bf16
 
     def eager(self) -> Run:
         module, inputs = self._of_torch()
@@ -125,15 +124,9 @@ class Peers:
         return copy.deepcopy(self._module).to(torch.bfloat16), short
 
     def _exported(self) -> str:
-        import torch
-
-        path = self._scratch / "model.onnx"
-        if not path.exists():
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                options: dict[str, Any] = {"dynamo": False, "opset_version": 17}
-                torch.onnx.export(self._module, tuple(self._inputs), str(path), **options)
-        return str(path)
+        if not self._onnx.exists():
+            onnx_models.export(self._module, self._inputs, self._onnx)
+        return str(self._onnx)
 
 
 def _flat(value: Any) -> list[Any]:
@@ -182,4 +175,4 @@ def _ratios(times: dict[str, list[float]]) -> dict[str, tuple[float, float, floa
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4], sys.argv[5])
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), *sys.argv[4:7])

@@ -2,9 +2,10 @@
 
 `python -m benchmarks.end_to_end [MODEL ...] [--cores 1 2] [--trials 16] [--precision fp32]
 [--json FILE]` tunes each model for each number of cores, and times all of them interleaved in one
-process on as many cores, in this precision (`deployments`). With several `--trials` the same model
-is tuned further. `--resume` keeps the rows that FILE has; each row says the commit that it is of.
-The headline `ratio` is the time of the fastest of the four over tlmd's, geometric mean.
+process on as many cores, in this precision (`deployments`; int8: quantised by ONNX Runtime). With
+several `--trials` the same model is tuned further. `--resume` keeps the rows that FILE has; each
+row says the commit that it is of. The headline `ratio` is the time of the fastest of the four over
+tlmd's, geometric mean.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks import pinned, report
+from benchmarks import onnx_models, pinned, report
 from benchmarks.deployments import PEERS, TLMD
 from tlmd import children
-from tlmd.model_spec import FP32, PRECISIONS
+from tlmd.model_spec import FP32, INT8, PRECISIONS, ModelSpec
 
 _MODELS = ("resnet18", "resnet50", "mobilenet-v2", "bert-small", "vit-s16")
 _KEY = ("model", "cores", "trials", "precision")
@@ -84,13 +85,17 @@ def _row(model: str, cores: int, trials: int, state: Path, options: Any) -> repo
     """Tune one model, and time it beside the others."""
     import tlmd
     from tlmd.measure.cores import plan_cores
+    from tlmd.workloads import factories
 
     settings: dict[str, Any] = {"measure.run_cores": cores}
     if options.checkpoint:
         settings["generate.checkpoint"] = str(options.checkpoint)
+    onnx = state / "model.onnx"
+    if options.precision == INT8 and not onnx.exists():
+        onnx_models.quantise(*factories.make(ModelSpec(model)), onnx)
     begin = time.monotonic()
     result = tlmd.tune(
-        model,
+        str(onnx) if options.precision == INT8 else model,
         precision=options.precision,
         trials=trials,
         out=state / "out",
@@ -109,6 +114,7 @@ def _row(model: str, cores: int, trials: int, state: Path, options: Any) -> repo
         str(cores),
         found,
         options.precision,
+        onnx,
         cores=plan_cores(run=cores).run,
         environment=children.running_tvm(cores, OMP_NUM_THREADS=str(cores)),
     )

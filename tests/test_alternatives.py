@@ -44,7 +44,9 @@ LANES = float_lanes(TARGET)
 
 
 class Network(nn.Module):
-    """Winograd applies to five convolutions, one of them 3-D: the others have a stride, groups, or few channels.
+    """Winograd applies to five convolutions, one of them 3-D.
+
+    The others have a stride, groups, or few channels.
 
     Weights are packed but for columns of which no vector, half or quarter of one can be written,
     and for groups that do not fill vectors.

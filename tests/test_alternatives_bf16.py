@@ -21,6 +21,7 @@ from tvm import te
 
 from tlmd.alternatives import bfloat16
 from tlmd.alternatives.transforms import ATTENTION_BF16, MULTIPLIED, PACKED_BF16, transform
+from tlmd.alternatives.words import registration
 from tlmd.errors import BadInput
 from tlmd.language.sentence import decode, encode
 from tlmd.measure.verify import tolerance
@@ -150,7 +151,7 @@ def test_nothing_is_rounded_unless_asked_for(model: LoweredModel) -> None:
 def test_contradictions_are_refused_in_one_line(model: LoweredModel) -> None:
     with pytest.raises(BadInput, match="strict numerics allow fp32 only"):
         ModelSpec("network", strict_numerics=True, precision=BF16)
-    with pytest.raises(BadInput, match="it can be fp32 or bf16"):
+    with pytest.raises(BadInput, match="it can be one of fp32, bf16, int8"):
         ModelSpec("network", precision="fp8")
     source = from_module("network", Network().eval(), (torch.randn(1, 16, 7, 9),))
     older = lower_source(ModelSpec("network", precision=BF16), source, OLDER)
@@ -159,10 +160,10 @@ def test_contradictions_are_refused_in_one_line(model: LoweredModel) -> None:
 
 
 def test_another_program_registers_the_intrinsic(tmp_path: Path) -> None:
-    (tmp_path / "intrinsics.py").write_text(bfloat16.registration())
+    (tmp_path / "intrinsics.py").write_text(registration([bfloat16.WORDS]))
     code = (
         "import sys; sys.modules['tlmd'] = None; import intrinsics; "
-        f"from tvm.s_tir import TensorIntrin; assert TensorIntrin.get({bfloat16.DOT!r})"
+        f"from tvm.s_tir import TensorIntrin; assert TensorIntrin.get({bfloat16.WORDS.dot!r})"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False

@@ -10,7 +10,7 @@ Shapes = tuple[tuple[int, ...], ...]
 """Shapes of a model's inputs."""
 
 
-FP32, BF16 = PRECISIONS = ("fp32", "bf16")
+FP32, BF16, INT8 = PRECISIONS = ("fp32", "bf16", "int8")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +37,13 @@ class ModelSpec:
     """Only programs that compute as the model says: no alternative with other arithmetic."""
     precision: str = FP32
     """One of `PRECISIONS`. `BF16`: attention, and GEMMs and convolutions with constant weights, may
-    round what they multiply to bfloat16; they add in float32."""
+    round what they multiply to bfloat16; they add in float32. `INT8`: convolutions and matrix
+    products of quantised models (QDQ) multiply integers."""
 
     def __post_init__(self) -> None:
         """Raise `BadInput` for options that contradict each other."""
         if self.precision not in PRECISIONS:
-            given, allowed = ascii(self.precision)[:40], " or ".join(PRECISIONS)
-            raise BadInput(f"the precision is {given}; it can be {allowed}")
+            given, allowed = ascii(self.precision)[:40], ", ".join(PRECISIONS)
+            raise BadInput(f"the precision is {given}; it can be one of {allowed}")
         if self.strict_numerics and self.precision != FP32:
             raise BadInput(f"strict numerics allow {FP32} only; leave out one of the two options")

@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 from tlmd.alternatives import attention as stages
+from tlmd.alternatives import bfloat16
 from tlmd.alternatives.scheduling import StageSchedule
 
 # Of each kernel, which is unrolled: with larger ones LLVM takes seconds.
@@ -75,7 +76,7 @@ def _product(program: StageSchedule, block: Any, kernel: tuple[Any, Any], sums: 
     outer, unrolled = schedule.split(summed, list(sums))
     schedule.reorder(panel, tile, outer, unrolled, row, vector, lane)
     if stages.QUERY in program.names:
-        program.dot_of_pairs((unrolled, row, vector), lane, outer)
+        program.dot_of_words(bfloat16.WORDS, (unrolled, row, vector), lane, outer)
     else:
         program.kernel((unrolled, row, vector), lane)
 

@@ -10,14 +10,12 @@ from __future__ import annotations
 from typing import Any
 
 from tvm import tirx
-from tvm.s_tir import TensorIntrin
+
+from tlmd.alternatives.words import WORD, Words, signature
 
 PAIR = 2
 FEATURE, VECTOR_BITS = "avx512bf16", 512
 """What a CPU must have."""
-DOT = "tlmd_bf16_dot_16x2"
-"""The name of the intrinsic: sixteen sums and the products of one pair with sixteen ones."""
-
 IMPORTED = """
 declare <16 x float> @llvm.x86.avx512bf16.dpbf16ps.512(<16 x float>, <32 x bfloat>, <32 x bfloat>)
 define linkonce_odr <16 x float> @tlmd_bf16_dot(<16 x float> %sum, <16 x i32> %a, <16 x i32> %b)
@@ -32,17 +30,7 @@ define linkonce_odr <16 x float> @tlmd_bf16_dot(<16 x float> %sum, <16 x i32> %a
 """What a program that uses the intrinsic imports: the annotation `pragma_import_llvm` of a loop."""
 
 _UPPER, _INFINITY, _QUIET = 0xFFFF0000, 0x7F800000, 1 << 22
-_HEAD = """
-@T.prim_func(s_tir=True)
-def function(
-    a: T.Buffer((1,), "uint32", offset_factor=1),
-    b: T.Buffer((16,), "uint32", offset_factor=1),
-    c: T.Buffer((16,), "float32", offset_factor=1),
-):
-    with T.sblock("root"):
-        T.reads(c[0:16], a[0:1], b[0:16])
-        T.writes(c[0:16])
-"""
+_HEAD = signature(WORD, "float32")
 _DESCRIPTION = f"""{_HEAD}
         for i in T.serial(0, 16):
             with T.sblock("update"):
@@ -63,31 +51,6 @@ _IMPLEMENTATION = f"""{_HEAD}
             b.vload([0], dtype="uint32x16"),
         )
 """
-
-
-def register() -> None:
-    """Register the intrinsic with TVM. Idempotent."""
-    if TensorIntrin.get(DOT, allow_missing=True) is not None:
-        return
-    from tvm.script import from_source
-    from tvm.script import tirx as script
-
-    parts = [from_source(text, {"T": script}) for text in (_DESCRIPTION, _IMPLEMENTATION)]
-    TensorIntrin.register(DOT, *parts)
-
-
-def registration() -> str:
-    """A Python program that registers the intrinsic where there is TVM but no tlmd."""
-    return f'''"""The intrinsic that these programs use: import this before TVM applies them."""
-
-from tvm.s_tir import TensorIntrin
-from tvm.script import from_source, tirx
-
-DESCRIPTION = """{_DESCRIPTION}"""
-IMPLEMENTATION = """{_IMPLEMENTATION}"""
-parts = [from_source(text, {{"T": tirx}}) for text in (DESCRIPTION, IMPLEMENTATION)]
-TensorIntrin.register("{DOT}", *parts)
-'''
 
 
 def product(a: Any, b: Any) -> Any:
@@ -118,3 +81,17 @@ def _rounded(number: Any) -> Any:
     even = (bits >> _bits(16)) & _bits(1)
     is_nan = (bits & _bits(0x7FFFFFFF)) > _bits(_INFINITY)
     return tirx.Select(is_nan, bits | _bits(_QUIET), bits + (even + _bits(0x7FFF)))
+
+
+WORDS = Words(
+    count=PAIR,
+    given="float32",
+    summed="float32",
+    stage="packed_pairs",
+    word=lambda numbers: pair(*numbers),
+    product=product,
+    dot="tlmd_bf16_dot_16x2",
+    description=_DESCRIPTION,
+    implementation=_IMPLEMENTATION,
+    imported=IMPORTED,
+)

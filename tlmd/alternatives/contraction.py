@@ -17,6 +17,8 @@ from tvm import te, tirx
 from tlmd.alternatives.implementation import REDUCTION
 
 DTYPE = "float32"
+_MULTIPLIED_BY = {DTYPE: (DTYPE, DTYPE), "uint8": ("int8", "int32")}
+"""Dtype of the data -> those of the weights and of the sums."""
 
 
 @dataclass(frozen=True)
@@ -39,8 +41,11 @@ class Contraction:
     """The buffer that it writes."""
 
 
-def find(function: Any) -> Contraction | None:
-    """The contraction of a program whose other blocks are a padding and elementwise ones."""
+def find(function: Any, dtype: str = DTYPE) -> Contraction | None:
+    """The contraction of a program whose other blocks are a padding and elementwise ones.
+
+    `dtype`: of the data. That of `uint8` with weights in `int8` is summed in `int32`.
+    """
     body = getattr(function.body, "block", None)
     inner = getattr(body, "body", None)
     nests = list(getattr(inner, "seq", [inner]))
@@ -50,7 +55,7 @@ def find(function: Any) -> Contraction | None:
     sums = [i for i, b in enumerate(blocks) if REDUCTION in _kinds(b)]
     if len(sums) != 1 or sums[0] > 1:  # nothing but a padding comes before it
         return None
-    found = _loads(sums[0], blocks[sums[0]])
+    found = _loads(sums[0], blocks[sums[0]], dtype)
     if found is None or not any(found.weights.source.same_as(p) for p in function.params):
         return None
     shape = shape_of(found.output)
@@ -59,21 +64,27 @@ def find(function: Any) -> Contraction | None:
     return found if is_same_shape and is_padding else None
 
 
-def _loads(position: int, block: Any) -> Contraction | None:
+def _loads(position: int, block: Any, dtype: str) -> Contraction | None:
     """What a block loads and stores; None if it is not the sum of a product of two loads."""
     if not isinstance(block.body, tirx.BufferStore):
         return None
     value, output = block.body.value, block.body.buffer
     if not isinstance(value, tirx.Add) or not isinstance(value.b, tirx.Mul):
         return None
-    loads = (value.a, value.b.a, value.b.b)
+    loads = (value.a, _widened(value.b.a), _widened(value.b.b))
     if not all(isinstance(load, tvm.ir.TensorLoad) for load in loads):
         return None
     spatial = [i.var for i in block.iter_vars if int(i.iter_type) != REDUCTION]
     is_sum = loads[0].source.same_as(output) and same(loads[0].indices, spatial)
-    if not is_sum or str(output.ty.dtype) != DTYPE:
+    dtypes = dtype_of(loads[1].source), dtype_of(loads[2].source), dtype_of(output)
+    if not is_sum or dtypes != (dtype, *_MULTIPLIED_BY[dtype]):
         return None
     return Contraction(position, tuple(block.iter_vars), loads[1], loads[2], output)
+
+
+def _widened(value: Any) -> Any:
+    """What a cast converts; anything else as it is."""
+    return value.value if isinstance(value, tirx.Cast) else value
 
 
 def replaced(module: Any, found: Contraction, stages: Any) -> Any:
@@ -112,6 +123,10 @@ def same(indices: Sequence[Any], expected: Sequence[Any]) -> bool:
 
 def shape_of(buffer: Any) -> list[int]:
     return [int(extent) for extent in buffer.ty.shape]
+
+
+def dtype_of(buffer: Any) -> str:
+    return str(buffer.ty.dtype)
 
 
 def axis(extent: int, name: str) -> Any:

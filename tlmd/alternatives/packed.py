@@ -19,34 +19,40 @@ from typing import Any
 from tvm import te, tirx
 from tvm_ffi import structural_map, structural_walk
 
-from tlmd.alternatives import bfloat16, contraction, groups
-from tlmd.alternatives.contraction import DTYPE, Contraction, axis, long, shape_of
+from tlmd.alternatives import bfloat16, contraction, groups, int8
+from tlmd.alternatives.contraction import Contraction, axis, dtype_of, long, shape_of
 from tlmd.alternatives.groups import Blocks
 from tlmd.alternatives.implementation import REDUCTION, Implementation
-from tlmd.alternatives.transforms import PACKED, PACKED_BF16
+from tlmd.alternatives.transforms import PACKED, PACKED_BF16, PACKED_INT8
+from tlmd.alternatives.words import WORD, Words
 
-PAIRS, PRODUCTS, PLACED = "packed_pairs", "packed_products", "packed_placed"
+PRODUCTS, PLACED = "packed_products", "packed_placed"
+WORDS = {PACKED_BF16: bfloat16.WORDS, PACKED_INT8: int8.WORDS}
+"""By the name of the alternative: short numbers that it multiplies by words."""
 _CHEAPER = 0.97  # the work of the packed program over that of the direct one; it is tried first
 _KERNEL_ROWS = (6, 8, 5)  # good kernels have so many rows
 _MOST_PADDED = 1.02  # rows in all over rows that are needed, for a choice of kernels
+_MOST_FILLED = 1.5  # numbers in words over numbers that are needed
 _NARROWEST = 4  # vectors of the output are at least a quarter as wide as those of the target
 _PANEL_VECTORS = {4: 1.0, 3: 1.02, 2: 1.1, 1: 1.4}
 """Vectors of a panel -> time of a kernel for each of its vectors, relative, roughly measured."""
 
 
 def packed(
-    direct: Implementation, constants: Sequence[int], lanes: int, bf16: bool = False
+    direct: Implementation, constants: Sequence[int], lanes: int, name: str = PACKED
 ) -> Implementation | None:
     """The program with packed weights; None where they cannot be packed.
 
     The weights ``[..., N]`` become ``[panels, K, columns]`` with K the product of the other
     dimensions (and the groups of a block) and columns a multiple of `lanes`, the elements of a
     vector of the target. Columns too many are computed, but not written.
-    `constants`: positions of the parameters that are weights. `bf16`: data and weights are rounded
-    to bfloat16, and two neighbours in `K` are one pair (`bfloat16`).
+    `constants`: positions of the parameters that are weights. `name`: one of `WORDS`, or `PACKED`.
+    With `PACKED_BF16` data and weights are rounded to bfloat16. `PACKED_INT8` is for products of
+    integers. With both of them neighbours in `K` are one word.
     """
+    words = WORDS.get(name)
     function = direct.module["main"]
-    found = contraction.find(function)
+    found = contraction.find(function, words.given if words else "float32")
     weights = [function.params[index] for index in constants]
     if found is None or not any(found.weights.source.same_as(p) for p in weights):
         return None
@@ -54,14 +60,12 @@ def packed(
     blocks = _blocks(found, lanes)
     if blocks is None or written_lanes(columns, lanes) * _NARROWEST < lanes:
         return None
-    if bf16 and not _has_pairs(found, blocks):
+    if words and not _has_words(found, blocks, words):
         return None
-    made = contraction.replaced(direct.module, found, _stages(found, blocks, lanes, bf16))
+    made = contraction.replaced(direct.module, found, _stages(found, blocks, lanes, words))
     # The direct program of narrow groups uses as small a part of its vectors.
     work = _CHEAPER * direct.work * multiple(columns, lanes) / columns
-    if bf16:
-        return Implementation(PACKED_BF16, made, direct.flops, work / bfloat16.PAIR)
-    return Implementation(PACKED, made, direct.flops, work)
+    return Implementation(name, made, direct.flops, work / words.count if words else work)
 
 
 def _blocks(found: Contraction, lanes: int) -> Blocks | None:
@@ -83,11 +87,14 @@ def _panel(blocks: Blocks, lanes: int) -> int:
     return panel_vectors(-(-blocks.columns // lanes)) * lanes
 
 
-def _has_pairs(found: Contraction, blocks: Blocks) -> bool:
-    """Whether the innermost sum goes along the innermost dimension of the data, in whole pairs."""
+def _has_words(found: Contraction, blocks: Blocks, words: Words) -> bool:
+    """Whether the innermost sum goes along the innermost dimension of the data, in full words."""
     *_, last = _iterators(found)[1]
-    is_along = blocks.is_grouped or found.data.indices[-1].same_as(last)
-    return bool(is_along) and blocks.channels % bfloat16.PAIR == 0
+    padded = multiple(blocks.channels, words.count)
+    if blocks.is_grouped:
+        return padded == blocks.channels
+    is_along: bool = found.data.indices[-1].same_as(last)
+    return is_along and padded <= _MOST_FILLED * blocks.channels
 
 
 def _iterators(found: Contraction) -> tuple[list[Any], list[Any]]:
@@ -102,19 +109,19 @@ def _uses(expression: Any, variable: Any) -> bool:
     return any(variable.same_as(one) for one in used)
 
 
-def _stages(found: Contraction, blocks: Blocks, lanes: int, bf16: bool) -> Any:
+def _stages(found: Contraction, blocks: Blocks, lanes: int, words: Words | None) -> Any:
     """The function ``(data, weights, output)`` of the GEMM, and of writing its result."""
     spatial, reduction = _iterators(found)
     *outer, columns = shape_of(found.output)
     rows, depth = math.prod(outer), [*shape_of(found.weights.source)[:-2], blocks.channels]
     panel = _panel(blocks, lanes)
     padded = padded_rows(rows)
-    given = te.placeholder(long(shape_of(found.data.source)), DTYPE, name="data")
-    if bf16:
-        depth = [*depth[:-1], depth[-1] // bfloat16.PAIR]
-    data, dtype, product = (
-        (_pairs(given), "uint32", bfloat16.product) if bf16 else (given, DTYPE, operator.mul)
-    )
+    dtype = dtype_of(found.data.source)
+    given = te.placeholder(long(shape_of(found.data.source)), dtype, name="data")
+    data, product = given, operator.mul
+    if words:
+        depth = [*depth[:-1], -(-depth[-1] // words.count)]
+        data, dtype, product = _in_words(given, words), WORD, words.product
     weights = te.placeholder(
         long((multiple(columns, panel) // panel, math.prod(depth), panel)), dtype, name="weights"
     )
@@ -139,15 +146,21 @@ def _stages(found: Contraction, blocks: Blocks, lanes: int, bf16: bool) -> Any:
     return te.create_prim_func([given, weights, placed])
 
 
-def _pairs(data: Any) -> Any:
-    """The data in bfloat16, its innermost dimension in pairs."""
+def _in_words(data: Any, words: Words) -> Any:
+    """The data with its innermost dimension in words; the last one is filled with zeros."""
     *outer, inner = (int(extent) for extent in data.shape)
 
-    def value(*at: Any) -> Any:
-        first = at[-1] * bfloat16.PAIR
-        return bfloat16.pair(data[(*at[:-1], first)], data[(*at[:-1], first + 1)])
+    def number(at: Sequence[Any], index: Any) -> Any:
+        found = data[(*at, index)]
+        if inner % words.count == 0:
+            return found
+        return tirx.if_then_else(index < inner, found, tirx.const(0, data.dtype))
 
-    return te.compute(long((*outer, inner // bfloat16.PAIR)), value, name=PAIRS)
+    def value(*at: Any) -> Any:
+        first = at[-1] * words.count
+        return words.word([number(at[:-1], first + index) for index in range(words.count)])
+
+    return te.compute(long((*outer, -(-inner // words.count))), value, name=words.stage)
 
 
 def written_lanes(columns: int, lanes: int) -> int:

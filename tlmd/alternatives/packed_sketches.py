@@ -16,6 +16,7 @@ from tvm.tirx import IndexMap
 
 from tlmd.alternatives import packed as stages
 from tlmd.alternatives.scheduling import StageSchedule
+from tlmd.alternatives.words import Words
 
 _MOST_ROWS, _MOST_VECTORS, _MOST_UNROLLED = 14, 4, 8
 
@@ -57,8 +58,9 @@ def by_blocks(program: StageSchedule) -> None:
 
 def _nest(program: StageSchedule) -> _GemmLoops:
     schedule = program.schedule
-    if stages.PAIRS in program.names:
-        for name in program.names[: program.names.index(stages.PAIRS)]:  # a padding
+    words = _words(program)
+    if words is not None:
+        for name in program.names[: program.names.index(words.stage)]:  # a padding
             schedule.compute_inline(program.block(name))
     products = program.block(stages.PRODUCTS)
     rows, columns, *sums = schedule.get_loops(products)
@@ -86,20 +88,27 @@ def _finish(program: StageSchedule, nest: _GemmLoops, sums: Sequence[Any], at: A
     lanes = stages.written_lanes(extents[-1], program.lanes)
     parts, written = schedule.split(column, [None, lanes])
     program.kernel((parts,), written)
-    if stages.PAIRS in program.names:
-        program.dot_of_pairs((sums[-1], row, vector), lane, sums[-2])
-        _round(program)
+    words = _words(program)
+    if words is not None:
+        program.dot_of_words(words, (sums[-1], row, vector), lane, sums[-2])
+        _make_words(program, words)
     else:
         program.kernel((sums[-1], row, vector), lane)
         if program.names[0] != stages.PRODUCTS:
             _pad(program)
 
 
-def _round(program: StageSchedule) -> None:
-    """Round the data to pairs, by whole vectors."""
-    schedule, pairs = program.schedule, program.block(stages.PAIRS)
-    inner = schedule.get_loops(pairs)[-1]
-    _, element = schedule.split(inner, [None, math.gcd(program.extents(pairs)[-1], program.lanes)])
+def _words(program: StageSchedule) -> Words | None:
+    """The words of a program that multiplies short numbers."""
+    kinds = (kind for kind in stages.WORDS.values() if kind.stage in program.names)
+    return next(kinds, None)
+
+
+def _make_words(program: StageSchedule, words: Words) -> None:
+    """Make words of the data, by whole vectors."""
+    schedule, block = program.schedule, program.block(words.stage)
+    inner = schedule.get_loops(block)[-1]
+    _, element = schedule.split(inner, [None, math.gcd(program.extents(block)[-1], program.lanes)])
     schedule.vectorize(element)
 
 

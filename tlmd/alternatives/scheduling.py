@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from tlmd.alternatives import bfloat16
+from tlmd.alternatives.words import Words
 
 
 @dataclass
@@ -42,15 +42,16 @@ class StageSchedule:
             self.schedule.unroll(loop)
         self.schedule.vectorize(lane)
 
-    def dot_of_pairs(self, unrolled: Iterable[Any], lane: Any, around: Any) -> None:
-        """Like `kernel`, by the dot product of pairs; `around` is a loop around the kernel."""
+    def dot_of_words(self, words: Words, unrolled: Iterable[Any], lane: Any, around: Any) -> None:
+        """Like `kernel`, by the dot product of words; `around` is a loop around the kernel."""
         for loop in unrolled:
             self.schedule.unroll(loop)
-        self.schedule.annotate(around, "pragma_import_llvm", bfloat16.IMPORTED)
+        if words.imported:
+            self.schedule.annotate(around, "pragma_import_llvm", words.imported)
         # The postprocessors of TVM separate the zeros and call the intrinsic.
-        bfloat16.register()
+        words.register()
         block = self.schedule.blockize(lane)
-        self.schedule.annotate(block, "meta_schedule.auto_tensorize", bfloat16.DOT)
+        self.schedule.annotate(block, "meta_schedule.auto_tensorize", words.dot)
 
     def inline_from(self, name: str) -> str:
         """Inline this block and all after it into the last one, whose name is returned."""

@@ -77,20 +77,21 @@ FILTERINGS = {
 """By the name of the alternative."""
 
 
-PACKED, PACKED_BF16, ATTENTION_BF16 = "packed", "packed_bf16", "bf16"
-MULTIPLIED = {PACKED_BF16: "bfloat16", ATTENTION_BF16: "bfloat16"}
+PACKED, PACKED_BF16, PACKED_INT8, ATTENTION_BF16 = "packed", "packed_bf16", "packed_int8", "bf16"
+MULTIPLIED = {PACKED_BF16: "bfloat16", ATTENTION_BF16: "bfloat16", PACKED_INT8: "int8"}
 """By the name of an alternative, the dtype of what it multiplies, where that is a shorter one."""
 
 
 def transform(alternative: str, weights: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
-    """The weights of an alternative, of this shape; but for pairs of the dtype of `weights`.
+    """The weights of an alternative, of this shape; but for words of the dtype of `weights`.
 
     Winograd: ``[3, 3, inputs, outputs]`` become ``[m + 2, m + 2, inputs, outputs]``, computed in
     float64; of a 3-D convolution ``[planes, 3, 3, inputs, outputs]`` become ``[m + 2, m + 2,
     planes * inputs, outputs]``.
 
-    Packed: ``[..., N]`` become ``[panels, K, columns]`` with zeros after column `N` and between the
-    groups of a block (`groups`); in bfloat16 ``[panels, K / 2, columns]`` of pairs as `uint32`.
+    Packed: ``[..., N]`` become ``[panels, K, columns]`` with zeros after column `N`, after the
+    last channel, and between the groups of a block (`groups`); in bfloat16 ``[panels, K / 2,
+    columns]`` of pairs as `uint32`, in int8 ``[panels, K / 4, columns]`` of four.
     """
     if alternative == PACKED:
         return _packed(weights, *shape)
@@ -99,6 +100,11 @@ def transform(alternative: str, weights: NDArray[Any], shape: tuple[int, ...]) -
         short = _packed(weights, panels, 2 * pairs, columns).astype(ml_dtypes.bfloat16)
         halves = short.view(np.uint16).astype(np.uint32).reshape(panels, pairs, 2, columns)
         return np.ascontiguousarray(halves[:, :, 0] | halves[:, :, 1] << np.uint32(16))
+    if alternative == PACKED_INT8:
+        panels, quads, columns = shape
+        numbers = _packed(weights, panels, 4 * quads, columns).reshape(panels, quads, 4, columns)
+        together = np.ascontiguousarray(numbers.transpose(0, 1, 3, 2))
+        return together.view(np.uint32).reshape(shape)
     g = FILTERINGS[alternative].weights
     planes = weights.reshape(-1, *weights.shape[-4:]).astype(np.float64)
     found = np.einsum("ai,bj,kijco->abkco", g, g, planes, optimize=True)
@@ -107,8 +113,11 @@ def transform(alternative: str, weights: NDArray[Any], shape: tuple[int, ...]) -
 
 def _packed(weights: NDArray[Any], panels: int, depth: int, columns: int) -> NDArray[Any]:
     groups = depth // math.prod(weights.shape[:-1])
-    matrix = _block_diagonal(weights, groups, columns // groups).reshape(depth, -1)
-    matrix = np.pad(matrix, ((0, 0), (0, panels * columns - matrix.shape[1])))
+    matrix = _block_diagonal(weights, groups, columns // groups)
+    taps = math.prod(weights.shape[:-2])
+    missing = depth // taps - matrix.shape[-2], panels * columns - matrix.shape[-1]
+    matrix = matrix.reshape(taps, *matrix.shape[-2:])
+    matrix = np.pad(matrix, ((0, 0), *((0, extent) for extent in missing)))
     return np.ascontiguousarray(matrix.reshape(depth, panels, columns).transpose(1, 0, 2))
 
 

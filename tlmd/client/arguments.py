@@ -66,7 +66,8 @@ def add_model(parser: argparse.ArgumentParser) -> None:
         "--precision",
         choices=PRECISIONS,
         default=FP32,
-        help="bf16: GEMMs, convolutions and attention may round what they multiply (default fp32)",
+        help="bf16: GEMMs, convolutions and attention may round what they multiply; "
+        "int8: quantised models (QDQ) multiply integers (default fp32)",
     )
     parser.add_argument("--target", default="native", help="'native' or a TVM target as JSON")
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tlmd.alternatives import bfloat16
+from tlmd.alternatives import packed, words
 from tlmd.client import reports
 from tlmd.client.tune_result import TuneResult, check_out
 from tlmd.errors import BadInput, Failed
@@ -21,6 +21,7 @@ from tlmd.measure.cores import plan_cores
 from tlmd.measure.peak import measure_roofline
 from tlmd.measure.program import traffic
 from tlmd.measure.slot_lock import exclusively, slot_lock
+from tlmd.model_spec import FP32
 from tlmd.pipeline.task_state import TaskState
 from tlmd.records import job_specs, metaschedule
 from tlmd.records.job_specs import JobSpec
@@ -69,8 +70,8 @@ def _write_lowered(models: Sequence[LoweredModel], states: list[TaskState], out:
     for number, model in enumerate(models, 1):
         file = out / ("lowered.json" if number == 1 else f"lowered-{number}.json")
         lowering.save(alternatives.substitute(model.lowered, used), file)
-    if result.is_short:
-        (out / "intrinsics.py").write_text(bfloat16.registration())
+    if result.precision != FP32:
+        (out / "intrinsics.py").write_text(words.registration(packed.WORDS.values()))
 
 
 def _tasks(spec: JobSpec, state_dir: Path) -> list[Task]:

@@ -12,7 +12,7 @@ from typing import Any
 
 from tlmd.alternatives.transforms import MULTIPLIED
 from tlmd.errors import Failed
-from tlmd.model_spec import BF16, FP32
+from tlmd.model_spec import BF16, FP32, INT8
 from tlmd.pipeline.task_groups import TaskGroup
 from tlmd.pipeline.task_state import TaskState
 from tlmd.types import Record, TargetInfo, Task
@@ -73,9 +73,10 @@ class Result:
         return {row.direct.id: row.chosen for row in self.rows() if row.chosen.alternative}
 
     @property
-    def is_short(self) -> bool:
-        """Whether an exported program multiplies shorter numbers than float32."""
-        return any(task.alternative in MULTIPLIED for task in self.alternatives().values())
+    def precision(self) -> str:
+        """The shortest numbers that an exported program multiplies: one of `PRECISIONS`."""
+        used = {MULTIPLIED.get(task.alternative) for task in self.alternatives().values()}
+        return INT8 if "int8" in used else BF16 if "bfloat16" in used else FP32
 
     def summary(self, wall_s: float, whole: tuple[Any, Any] | None) -> dict[str, Any]:
         """The document of ``summary.json``. `whole` is the times and the compiled model.
@@ -94,7 +95,7 @@ class Result:
             "tasks": [self._task(row) for row in self.rows()],
             "e2e": _whole(*whole) if whole else None,
         }
-        return document | ({"precision": BF16} if self.is_short else {})
+        return document | ({"precision": self.precision} if self.precision != FP32 else {})
 
     def _task(self, row: TaskResult) -> dict[str, Any]:
         share = self.shares.get(row.chosen.id, (None, ""))[0]

@@ -10,7 +10,7 @@ from tvm.script import from_source, tirx
 
 from tlmd.alternatives import bfloat16
 from tlmd.measure.cores import spread, threads
-from tlmd.space.target import has_bf16
+from tlmd.space.target import has_bf16, has_vnni
 from tlmd.types import TargetInfo
 
 _CHAINS = 12  # independent accumulators: latency of 4 cycles x 2 units, and some more
@@ -99,7 +99,7 @@ def multiply_adds(target: Any, info: TargetInfo, cores: tuple[int, ...]) -> dict
         built, arrays = _plain(target, info, dtype, len(cores), "parallel")
         _spread(cores, built, arrays)
         found[dtype] = _rate(built, arrays, 150)
-    if "vnni" in info.isa and info.vector_bits == 512:
+    if has_vnni(info):
         found["int8"] = _dot(_OF_BYTES, 4, target, cores)
     if has_bf16(info):
         found["bfloat16"] = _dot(_OF_BF16, 2, target, cores)

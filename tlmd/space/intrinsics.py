@@ -14,7 +14,7 @@ from pathlib import Path
 
 import tvm
 
-from tlmd.alternatives import bfloat16
+from tlmd.alternatives import bfloat16, int8
 
 _PACKAGE = "tvm.s_tir.tensor_intrin"
 _SUBMODULES = {
@@ -36,4 +36,5 @@ def register(arch: str) -> None:
     for name in _SUBMODULES.get(arch, ()):
         importlib.import_module(f"{_PACKAGE}.{name}")
     if arch == "x86_64":
-        bfloat16.register()
+        for words in (bfloat16.WORDS, int8.WORDS):
+            words.register()

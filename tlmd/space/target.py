@@ -12,7 +12,7 @@ from typing import Any
 import tvm
 from tvm.target import codegen
 
-from tlmd.alternatives import bfloat16
+from tlmd.alternatives import bfloat16, int8
 from tlmd.errors import BadInput
 from tlmd.types import TargetInfo, content_hash
 
@@ -60,10 +60,18 @@ def float_lanes(target: Any) -> int:
 
 def has_bf16(info: TargetInfo) -> bool:
     """Whether the CPU has the dot product of AVX-512 BF16, with vectors of 512 bits."""
+    return _has(info, bfloat16.FEATURE, bfloat16.VECTOR_BITS)
+
+
+def has_vnni(info: TargetInfo) -> bool:
+    """Whether the CPU has the dot product of AVX-512 VNNI, with vectors of 512 bits."""
+    return _has(info, int8.FEATURE, int8.VECTOR_BITS)
+
+
+def _has(info: TargetInfo, feature: str, vector_bits: int) -> bool:
     if info.arch != "x86_64" or info.device != "cpu":
         return False
-    is_wide = info.vector_bits == bfloat16.VECTOR_BITS
-    return is_wide and bfloat16.FEATURE in _features(tvm_target(info))
+    return info.vector_bits == vector_bits and feature in _features(tvm_target(info))
 
 
 def _native(cores: int) -> TargetInfo:

@@ -18,12 +18,13 @@ from tlmd.model_spec import ModelSpec
 from tlmd.space import host_cpu
 from tlmd.space import target as targets
 from tlmd.types import TargetInfo, Task
-from tlmd.workloads import frontends, lowering, quick_schedule
+from tlmd.workloads import frontends, lowering, quantisation, quick_schedule
 from tlmd.workloads.preparation import LoweredModel, lower_source, merged_tasks
 from tlmd.workloads.sources import SourceModel, first_line
 
 _TOLERANCE = {"float64": 1e-3, "float32": 1e-3, "float16": 2e-2, "bfloat16": 6e-2}
 _COARSE = 0.3  # of the formats with fewer bits
+_QUANTISED = 0.15  # another order of rounding shifts some activations by a step; seen: 0.024
 _STEPS = 1  # by which quantised integers may differ after another order of rounding
 
 
@@ -133,13 +134,14 @@ def _largest_error(source: SourceModel, executable: Any, expected: Expected) -> 
     """The largest relative error of any output. Raises `BadInput` if one is wrong."""
     run = _runner(executable)
     names = [path or "the output" for path, _ in source.outputs.tensors()]
+    least = _QUANTISED if quantisation.is_quantised(source.module) else 0.0
     worst = 0.0
     for inputs, outputs in expected:
         actual = run(inputs)
         if len(actual) != len(outputs):
             raise BadInput(f"{source.name} has {len(outputs)} outputs, TVM's {len(actual)}")
         for name, a, e in zip(names, actual, outputs, strict=True):
-            worst = max(worst, check_output(source.name, name, a, e))
+            worst = max(worst, check_output(source.name, name, a, e, least))
     return worst
 
 
@@ -161,15 +163,20 @@ def _runner(executable: Any) -> Callable[[list[np.ndarray]], list[np.ndarray]]:
     return run
 
 
-def check_output(model: str, name: str, actual: np.ndarray, expected: np.ndarray) -> float:
-    """The error of one output relative to its largest value. Raises `BadInput` if it is wrong."""
+def check_output(
+    model: str, name: str, actual: np.ndarray, expected: np.ndarray, least: float = 0.0
+) -> float:
+    """The error of one output relative to its largest value. Raises `BadInput` if it is wrong.
+
+    An error of a float up to `least` is allowed in any case.
+    """
     if actual.shape != expected.shape:
         raise BadInput(
             f"TVM imports an operator of {model} wrongly: {name} has shape {actual.shape} "
             f"instead of {expected.shape}; rewrite that part of the model"
         )
     found, allowed = output_error(actual, expected)
-    if not found <= allowed:
+    if not found <= (max(allowed, least) if expected.dtype.kind == "f" else allowed):
         raise BadInput(
             f"TVM imports an operator of {model} wrongly: {name} differs from the original "
             f"(relative error {found:.1e}); nothing is tuned, rewrite that part of the model"

@@ -15,10 +15,11 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 from tlmd.alternatives.attention import Attention, short_attention
 from tlmd.alternatives.implementation import DIRECT, PER_WEIGHT, Implementation
 from tlmd.alternatives.packed import packed
-from tlmd.alternatives.transforms import transform
+from tlmd.alternatives.transforms import PACKED, PACKED_BF16, PACKED_INT8, transform
 from tlmd.alternatives.winograd import winograd
 from tlmd.errors import BadInput
-from tlmd.space.target import float_lanes, has_bf16, tvm_target
+from tlmd.model_spec import BF16, FP32, INT8
+from tlmd.space.target import float_lanes, has_bf16, has_vnni, tvm_target
 from tlmd.types import Task
 from tlmd.workloads import lowering, rewrites
 from tlmd.workloads.identity import task_id
@@ -26,46 +27,51 @@ from tlmd.workloads.identity import task_id
 _WORTH_TRYING = 1.5  # times the least work of a group
 
 
+_SHORT = {BF16: [PACKED_BF16], INT8: [PACKED_INT8]}
+_NEEDED = {
+    BF16: (has_bf16, "AVX-512 BF16 (AMD Zen 4, Intel Cooper Lake or newer ones)"),
+    INT8: (has_vnni, "AVX-512 VNNI (AMD Zen 4, Intel Cascade Lake or newer ones)"),
+}
+
+
 def with_alternatives(
-    tasks: Iterable[Task], strict_numerics: bool = False, bf16: bool = False
+    tasks: Iterable[Task], strict_numerics: bool = False, precision: str = FP32
 ) -> list[Task]:
     """The tasks and their alternatives: those of one group together, the least work first.
 
     What does much more work than another of its group is left out, but never the direct task.
-    `strict_numerics` leaves out what computes with other numbers than the direct program; `bf16`
-    adds what multiplies bfloat16. Raises `BadInput` where the target cannot.
+    `strict_numerics` leaves out what computes with other numbers than the direct program; the
+    precision `BF16` adds what multiplies bfloat16. Raises `BadInput` where the target cannot.
     """
     tasks = list(tasks)
-    if bf16 and not all(has_bf16(target) for target in {task.target for task in tasks}):
-        raise BadInput(
-            "bf16 needs a CPU with AVX-512 BF16 (AMD Zen 4, Intel Cooper Lake or newer ones); "
-            "use --precision fp32"
-        )
-    return [member for task in tasks for member in _group(task, strict_numerics, bf16)]
+    has, needed = _NEEDED.get(precision, (None, ""))
+    if has and not all(has(target) for target in {task.target for task in tasks}):
+        raise BadInput(f"{precision} needs a CPU with {needed}; use --precision fp32")
+    return [member for task in tasks for member in _group(task, strict_numerics, precision)]
 
 
-def _group(task: Task, strict_numerics: bool, bf16: bool) -> list[Task]:
+def _group(task: Task, strict_numerics: bool, precision: str) -> list[Task]:
     if task.target.device != "cpu" or not (task.constants or task.attention):
         return [task]
-    found = _implementations(task, strict_numerics, bf16)
+    found = _implementations(task, strict_numerics, precision)
     least = min(i.work for i in found)
     worth = [i for i in found if i.name == DIRECT or i.work < _WORTH_TRYING * least]
     ordered = sorted(worth, key=lambda i: i.work)
     return [task if i.name == DIRECT else _alternative(task, i) for i in ordered]
 
 
-def _implementations(task: Task, strict_numerics: bool, bf16: bool) -> list[Implementation]:
+def _implementations(task: Task, strict_numerics: bool, precision: str) -> list[Implementation]:
     module = tvm.ir.load_json(task.module)
     lanes = float_lanes(tvm_target(task.target))
     weights = [module["main"].params[index].ty.shape for index in task.constants]
     elements = sum(math.prod(int(extent) for extent in shape) for shape in weights)
     direct = Implementation(DIRECT, module, task.flops, task.flops + PER_WEIGHT * elements)
     if task.attention:
-        short = short_attention(direct, Attention.from_json(task.attention)) if bf16 else None
+        attention = Attention.from_json(task.attention)
+        short = short_attention(direct, attention) if precision == BF16 else None
         return [direct] if short is None else [direct, short]
-    others = [packed(direct, task.constants, lanes)]
-    if bf16:
-        others.append(packed(direct, task.constants, lanes, bf16=True))
+    names = [PACKED, *_SHORT.get(precision, [])]
+    others = [packed(direct, task.constants, lanes, name) for name in names]
     filtered = [] if strict_numerics else winograd(direct, lanes)
     return [direct, *filtered, *(other for other in others if other is not None)]
 

@@ -24,6 +24,7 @@ from tlmd.workloads import reshapes, rewrites
 from tlmd.workloads.attention import ORIGIN, FuseAttention
 from tlmd.workloads.identity import task_id
 from tlmd.workloads.legalisation import own_loops
+from tlmd.workloads.quantisation import IntegerProducts, SpellOutScales
 from tlmd.workloads.transposed_convolution import TransposedConvolutions
 
 # Channels last: the innermost loop then runs over contiguous channels for all image sizes.
@@ -58,22 +59,24 @@ def lower(
     known: dict[str, Any] | None = None,
     *,
     restructure: bool = True,
+    int8: bool = False,
 ) -> IRModule:
     """Lower a Relax module to fused TensorIR functions and the Relax function that calls them.
 
     Weights must be constants and shapes static, as in the modules of `frontends.load_model`.
     `known` holds functions by task id; modules that are lowered with the same one share them.
     Without `restructure` attention is several functions, as on targets but CPUs, and transposed
-    convolutions stay what they are: these are the programs that other tuners see.
+    convolutions stay what they are: these are the programs that other tuners see. With `int8` the
+    products of quantised models are products of integers.
     """
     on_cpu = str(target.kind.name) == "llvm"
     mutators: list[type[Any]] = [rewrites.VectorMath] if on_cpu else []
     if on_cpu and restructure:
         mutators = [FuseAttention, reshapes.SinkMoves, *mutators]
     with target, PassContext(opt_level=3):
-        lowered = Sequential([*_graph_passes(module, mutators, restructure), *_loop_passes()])(
-            module
-        )
+        lowered = Sequential(
+            [*_graph_passes(module, mutators, restructure, int8), *_loop_passes()]
+        )(module)
     return _with_equal_names(lowered, {} if known is None else known)
 
 
@@ -91,9 +94,12 @@ def _with_equal_names(lowered: IRModule, known: dict[str, Any]) -> IRModule:
     return IRModule(functions, attrs=lowered.attrs)
 
 
-def _graph_passes(module: IRModule, mutators: list[type[Any]], restructure: bool) -> list[Any]:
+def _graph_passes(
+    module: IRModule, mutators: list[type[Any]], restructure: bool, int8: bool
+) -> list[Any]:
     """Passes over operators, `mutators` last. Their order matters; see the comments."""
     passes = [
+        rewrites.apply([IntegerProducts, SpellOutScales] if int8 else [SpellOutScales]),
         rewrites.apply([rewrites.FoldNormalisation, rewrites.SpellOut]),
         rewrites.apply([TransposedConvolutions] if restructure else []),
         rewrites.apply([reshapes.SpellOutMoves, reshapes.FoldMoves]),

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tlmd.errors import Failed
-from tlmd.model_spec import BF16, ModelSpec
+from tlmd.errors import BadInput, Failed
+from tlmd.model_spec import INT8, ModelSpec
 from tlmd.space import target as targets
 from tlmd.types import TargetInfo, Task
-from tlmd.workloads import frontends, lowering
+from tlmd.workloads import frontends, lowering, quantisation
 from tlmd.workloads.alternatives import with_alternatives
 
 
@@ -48,8 +48,7 @@ def merged_tasks(models: Sequence[LoweredModel]) -> list[Task]:
         known = merged.get(task.id)
         merged[task.id] = replace(known, weight=known.weight + task.weight) if known else task
     strict = any(model.spec.strict_numerics for model in models)
-    bf16 = any(model.spec.precision == BF16 for model in models)
-    return with_alternatives(merged.values(), strict, bf16)
+    return with_alternatives(merged.values(), strict, models[0].spec.precision)
 
 
 def lower_source(
@@ -57,9 +56,17 @@ def lower_source(
 ) -> LoweredModel:
     """Lower a loaded model to its tasks. Raises `Failed` if it has none.
 
+    Raises `BadInput` for a precision that the model cannot have.
+
     `known` as in `lowering.lower`.
     """
-    lowered = lowering.lower(source.module, targets.tvm_target(target), known)
+    int8 = spec.precision == INT8
+    if int8 and not quantisation.is_quantised(source.module):
+        raise BadInput(
+            f"{spec.name} is not quantised: {INT8} is for models with QuantizeLinear and "
+            "DequantizeLinear; use --precision fp32 or bf16"
+        )
+    lowered = lowering.lower(source.module, targets.tvm_target(target), known, int8=int8)
     tasks = lowering.extract(lowered, target)
     if not tasks:
         raise Failed(f"{spec.name} has no tensor program to tune")

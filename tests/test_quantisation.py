@@ -1,0 +1,170 @@
+"""Quantised models: what int8 programs compute, anywhere; on a CPU that multiplies bytes, whole."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import tvm
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+from torch import nn
+from tvm import relax, te
+
+from benchmarks import onnx_models
+from tlmd.alternatives import int8
+from tlmd.alternatives.transforms import PACKED_INT8, transform
+from tlmd.errors import BadInput
+from tlmd.language.sentence import decode, encode
+from tlmd.measure.program import parse
+from tlmd.measure.verify import make_input
+from tlmd.model_spec import INT8, ModelSpec
+from tlmd.space.space import TaskSpace
+from tlmd.space.target import has_vnni, resolve, tvm_target
+from tlmd.types import Task
+from tlmd.workloads import lowering, quantisation
+from tlmd.workloads.acceptance import accept
+from tlmd.workloads.frontends import load_model
+from tlmd.workloads.preparation import lower_source, merged_tasks
+
+INFO = resolve("native", 1)
+OLDER = resolve('{"kind": "llvm", "mcpu": "haswell"}', 1)
+needs_vnni = pytest.mark.skipif(not has_vnni(INFO), reason="this CPU does not multiply bytes")
+
+words = arrays.arrays(np.uint32, 16, elements=st.integers(0, 2**32 - 1))
+
+
+@pytest.fixture(scope="module")
+def products() -> Any:
+    """A function ``(uint32 [16], uint32 [16], int32 [16])``."""
+    a, b = (te.placeholder((16,), "uint32") for _ in range(2))
+    found = te.compute((16,), lambda i: int8.product(a[i], b[i]))
+    return tvm.compile(te.create_prim_func([a, b, found]), target="llvm")
+
+
+@settings(deadline=None)
+@given(words, words)
+def test_the_bytes_of_words_are_multiplied(products: Any, a: Any, b: Any) -> None:
+    got = tvm.runtime.tensor(np.zeros(16, np.int32))
+    products["main"](tvm.runtime.tensor(a), tvm.runtime.tensor(b), got)
+    unsigned, signed = a.view(np.uint8).reshape(16, 4), b.view(np.int8).reshape(16, 4)
+    want = (unsigned.astype(np.int32) * signed).sum(1)
+    assert (got.numpy() == want).all()
+
+
+@given(st.integers(1, 3), st.integers(3, 9), st.integers(1, 40))
+def test_packed_bytes_are_the_channels_of_each_tap(taps: int, channels: int, columns: int) -> None:
+    rng = np.random.default_rng(taps * channels * columns)
+    weights = rng.integers(-128, 128, (taps, channels, columns), dtype=np.int8)
+    quads, panels = -(-channels // 4), -(-columns // 16)
+    got = transform(PACKED_INT8, weights, (panels, taps * quads, 16))
+    found = got.view(np.int8).reshape(panels, taps, quads, 16, 4).transpose(1, 2, 4, 0, 3)
+    found = found.reshape(taps, 4 * quads, -1)
+    assert (found[:, :channels, :columns] == weights).all()
+    assert not found[:, channels:].any() and not found[..., columns:].any()
+
+
+@given(st.integers(1, 9), st.integers(1, 4), st.integers(1, 3), st.integers(1, 2), st.data())
+def test_taps_outside_of_the_data_do_not_count(
+    inputs: int, kernel: int, stride: int, dilation: int, data: st.DataObject
+) -> None:
+    before = data.draw(st.integers(0, kernel))
+    outputs = (inputs + 2 * before - dilation * (kernel - 1) - 1) // stride + 1
+    if outputs < 1:
+        return
+    got = quantisation._inside(outputs, inputs, kernel, stride, dilation, before)
+    padded = np.pad(np.ones(inputs, int), before)
+    for output in range(outputs):
+        at = output * stride + np.arange(kernel) * dilation
+        assert (got[output] == padded[at]).all()
+
+
+class Network(nn.Module):
+    """Three channels, padding before a zero point that is not zero, a residual, groups, a GEMM."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(3, 16, 3, 2, 1)
+        self.second = nn.Conv2d(16, 24, 3, padding=1)
+        self.third = nn.Conv2d(24, 24, 1)
+        self.groups = nn.Conv2d(24, 24, 3, groups=24)
+        self.last = nn.Linear(24, 40)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.second(self.first(x))
+        x = self.groups(torch.relu(self.third(x) + x))
+        return torch.as_tensor(self.last(x.mean((2, 3))))
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    torch.manual_seed(0)
+    found = tmp_path_factory.mktemp("quantised") / "network.onnx"
+    onnx_models.quantise(Network().eval(), (torch.randn(2, 3, 19, 22),), found)
+    return found
+
+
+def test_integers_compute_what_the_model_says(path: Path) -> None:
+    source = load_model(str(path))
+    (given_array,) = source.random_inputs(0)
+    assert source.reference is not None
+    (want,) = source.reference(given_array)
+    for is_int8 in (False, True):
+        lowered = lowering.lower(source.module, tvm_target(INFO), int8=is_int8)
+        functions = [str(f.script()) for f in lowered.functions.values()]
+        assert any('"int8"' in text for text in functions) == is_int8
+        built = lowering.compile_model(lowered, tvm_target(INFO)).executable
+        machine = relax.VirtualMachine(built.jit(), tvm.cpu())
+        got = machine["main"](tvm.runtime.tensor(given_array))
+        step = np.abs(np.diff(np.unique(want))).min()
+        assert np.abs(got.numpy() - want).max() < 1.01 * step
+
+
+@needs_vnni
+def test_candidates_are_exact_and_can_be_said(path: Path) -> None:
+    accepted = accept(ModelSpec(str(path), precision=INT8), INFO)
+    tasks = [task for task in accepted.tasks if task.alternative == PACKED_INT8]
+    assert len(tasks) == 4
+    for task in tasks:
+        direct = parse(task).direct
+        assert direct is not None
+        given_arrays = [make_input("", i, a, False) for i, a in enumerate(direct.arguments)]
+        want = _run(tvm.ir.load_json(task.direct), given_arrays)
+        space, rng = TaskSpace(task), Random(0)
+        for sketch in space.sketches:
+            candidate = space.random(rng, sketch.index)
+            assert decode(space.sketches, encode(sketch, candidate), task.id) == candidate
+            final = space.finish(candidate).mod
+            assert "vpdpbusd" in final.script()
+            got = _run(final, _transformed(task, given_arrays))
+            assert np.abs(got.astype(np.float64) - want).max() <= 1e-5 * np.abs(want).max()
+
+
+def _transformed(task: Task, given_arrays: list[Any]) -> list[Any]:
+    found = list(given_arrays)
+    for index, parameter in enumerate(tvm.ir.load_json(task.module)["main"].params):
+        shape = tuple(int(d) for d in parameter.ty.shape)
+        if found[index].shape != shape:
+            found[index] = transform(task.alternative, found[index], shape)
+    return found
+
+
+def _run(module: Any, given_arrays: list[Any]) -> Any:
+    module = tvm.IRModule({"main": module["main"].with_attr("global_symbol", "main")})
+    tensors = [tvm.runtime.tensor(array) for array in given_arrays]
+    tvm.compile(module, tvm_target(INFO)).jit()["main"](*tensors)
+    return tensors[-1].numpy()
+
+
+def test_what_cannot_be_int8_is_refused(path: Path) -> None:
+    plain = ModelSpec(str(path.with_suffix(".fp32.onnx")), precision=INT8)
+    with pytest.raises(BadInput, match="is not quantised"):
+        lower_source(plain, load_model(plain.name), INFO)
+    older = lower_source(ModelSpec(str(path), precision=INT8), load_model(str(path)), OLDER)
+    with pytest.raises(BadInput, match="needs a CPU with AVX-512 VNNI"):
+        merged_tasks([older])

@@ -1,0 +1,88 @@
+"""Short numbers in words of 32 bits, and the CPU's dot product of such words as an intrinsic."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tvm.s_tir import TensorIntrin
+
+WORD = "uint32"
+
+
+@dataclass(frozen=True)
+class Words:
+    """How a CPU multiplies the numbers of two words and adds the products.
+
+    Of two neighbours the one with the smaller index is in the lower bits.
+    """
+
+    count: int
+    """Numbers in a word."""
+
+    given: str
+    """The dtype of the data that words are made from."""
+
+    summed: str
+    """The dtype of the sums."""
+
+    stage: str
+    """The name of the block that makes words of the data."""
+
+    word: Callable[[Sequence[Any]], Any]
+    """From `count` neighbours to a word."""
+
+    product: Callable[[Any, Any], Any]
+    """From a word of the data and one of the weights to the sum of the products."""
+
+    dot: str
+    """The name of the intrinsic: sixteen sums, and the products of one word with sixteen ones."""
+
+    description: str
+    """What the intrinsic computes, as TVMScript."""
+
+    implementation: str
+
+    imported: str = ""
+    """LLVM that a program which uses the intrinsic imports."""
+
+    def register(self) -> None:
+        """Register the intrinsic with TVM. Idempotent."""
+        if TensorIntrin.get(self.dot, allow_missing=True) is not None:
+            return
+        from tvm.script import from_source
+        from tvm.script import tirx as script
+
+        texts = (self.description, self.implementation)
+        TensorIntrin.register(self.dot, *(from_source(text, {"T": script}) for text in texts))
+
+
+def signature(given: str, summed: str) -> str:
+    """The head of both functions of an intrinsic."""
+    return f"""
+@T.prim_func(s_tir=True)
+def function(
+    a: T.Buffer((1,), "{given}", offset_factor=1),
+    b: T.Buffer((16,), "{given}", offset_factor=1),
+    c: T.Buffer((16,), "{summed}", offset_factor=1),
+):
+    with T.sblock("root"):
+        T.reads(c[0:16], a[0:1], b[0:16])
+        T.writes(c[0:16])
+"""
+
+
+def registration(kinds: Iterable[Words]) -> str:
+    """A Python program that registers the intrinsics where there is TVM but no tlmd."""
+    intrinsics = {kind.dot: (kind.description, kind.implementation) for kind in kinds}
+    return f'''"""The intrinsics that these programs use: import this before TVM applies them."""
+
+from tvm.s_tir import TensorIntrin
+from tvm.script import from_source, tirx
+
+# Name: what it computes, and how.
+INTRINSICS = {intrinsics!r}
+for name, texts in INTRINSICS.items():
+    TensorIntrin.register(name, *(from_source(text, {{"T": tirx}}) for text in texts))
+'''

@@ -1,0 +1,253 @@
+"""Quantised models (QDQ): their scales as arithmetic, and their products as products of integers.
+
+A QDQ model computes in float32 between pairs of `quantize` and `dequantize`, which only say what
+may be stored in eight bits (ONNX, "QuantizeLinear"). `IntegerProducts` moves the scales behind a
+convolution or a matrix product, so that it multiplies the integers and its input is stored in bytes
+(Jacob et al., "Quantization and training of neural networks for efficient integer-arithmetic-only
+inference", CVPR 2018, section 2.2). `SpellOutScales` writes what is left as plain operators, whose
+layout TVM can change and which are fused to what is before them.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from tvm import relax
+from tvm.ir import GenericConst
+from tvm.relax.expr_functor import PyExprMutator, mutator
+
+from tlmd.workloads.reshapes import order_of
+from tlmd.workloads.rewrites import dtype_of, op_name
+
+_QUANTIZE, _DEQUANTIZE = "relax.quantize", "relax.dequantize"
+_CONVOLUTION, _PRODUCT = "relax.nn.conv2d", "relax.matmul"
+_BYTES = {"uint8": 0, "int8": 128}
+"""Dtype of the data -> what is added, so that it is an uint8, which CPUs multiply by int8."""
+_TYPICAL = 73.0 * 73.0
+"""The product of a typical data and weight, where both are uniform: 73 is the deviation of a byte.
+Scales are stored relative to it, so that sums of random bytes become numbers around 1, as checks
+of single programs need them."""
+
+
+@dataclass(frozen=True)
+class _Weights:
+    """Constant weights: integers, and the scale of each output channel."""
+
+    values: NDArray[Any]
+    """`int8`, without a zero point."""
+
+    scales: NDArray[Any]
+    """``[channels]`` or ``[1]``."""
+
+
+@mutator
+class IntegerProducts(PyExprMutator):  # type: ignore[misc]
+    """Convolutions and matrix products of dequantised data and weights multiply integers."""
+
+    def prepare(self, func: Any) -> None:
+        self.values = relax.analysis.get_var2val(func)
+
+    def visit_call_(self, call: Any) -> Any:
+        made = None
+        if op_name(call) == _CONVOLUTION and str(call.attrs.kernel_layout) == "OIHW":
+            made = self._convolution(call)
+        elif op_name(call) == _PRODUCT:
+            made = self._matrix_product(call)
+        return super().visit_call_(call) if made is None else made
+
+    def _convolution(self, call: Any) -> Any | None:
+        data, weights = self._data(call.args[0]), self._weights(call.args[1], 0)
+        if data is None or weights is None:
+            return None
+        source, scale, zero = data
+        attrs = call.attrs
+        integers = relax.const(weights.values, "int8")
+        options = {name: list(map(int, getattr(attrs, name))) for name in ("strides", "padding")}
+        sums = relax.op.nn.conv2d(
+            source,
+            integers,
+            **options,
+            dilation=list(map(int, attrs.dilation)),
+            groups=int(attrs.groups),
+            data_layout=str(attrs.data_layout),
+            kernel_layout=str(attrs.kernel_layout),
+            out_dtype="int32",
+        )
+        shifted = zero * _sums_of_weights(weights.values, call) if zero else None
+        return self._scaled(sums, shifted, scale * weights.scales.reshape(1, -1, 1, 1), weights)
+
+    def _matrix_product(self, call: Any) -> Any | None:
+        data, weights = self._data(call.args[0]), self._weights(call.args[1], -1)
+        if data is None or weights is None or weights.values.ndim != 2:
+            return None
+        source, scale, zero = data
+        sums = relax.op.matmul(source, relax.const(weights.values, "int8"), out_dtype="int32")
+        shifted = zero * weights.values.sum(0, dtype=np.int64) if zero else None
+        return self._scaled(sums, shifted, scale * weights.scales, weights)
+
+    def _scaled(self, sums: Any, shifted: Any | None, scales: Any, weights: _Weights) -> Any:
+        """``(sums - shifted) * scales`` in float32."""
+        found = self.builder_.emit(sums)
+        if shifted is not None:
+            shift = relax.const(shifted.astype("int32"), "int32")
+            found = self.builder_.emit(relax.op.subtract(found, shift))
+        found = self.builder_.emit(relax.op.astype(found, "float32"))
+        terms = weights.values.size / max(weights.values.shape[0], 1)
+        typical = 1 / (_TYPICAL * math.sqrt(terms))
+        found = self.builder_.emit(relax.op.multiply(found, relax.const(typical, "float32")))
+        relative = relax.const((scales / typical).astype("float32"), "float32")
+        return relax.op.multiply(found, relative)
+
+    def _call(self, expr: Any, name: str) -> Any | None:
+        """The call of this operator that made an expression; None if another one did."""
+        value = self.values.get(expr) if isinstance(expr, relax.Var) else expr
+        return value if op_name(value) == name else None
+
+    def _data(self, expr: Any) -> tuple[Any, float, int] | None:
+        """What was dequantised, in uint8, with its scale and zero point."""
+        call = self._call(expr, _DEQUANTIZE)
+        if call is None or isinstance(call.args[0], GenericConst):
+            return None
+        scale, zero = (_constant(argument) for argument in call.args[1:])
+        if scale is None or zero is None or scale.size != 1 or zero.size != 1:
+            return None
+        source = self.visit_expr(call.args[0])
+        dtype = dtype_of(call.args[0])
+        if dtype not in _BYTES:
+            return None
+        added = _BYTES[dtype]
+        if added:
+            wide = self.builder_.emit(relax.op.astype(source, "int16"))
+            wide = self.builder_.emit(relax.op.add(wide, relax.const(added, "int16")))
+            source = self.builder_.emit(relax.op.astype(wide, "uint8"))
+        return source, float(scale.item()), int(zero.item()) + added
+
+    def _weights(self, expr: Any, channels: int) -> _Weights | None:
+        """Weights with one scale for each element of the dimension `channels`, or for all."""
+        moved = self._call(expr, "relax.permute_dims")
+        call = self._call(expr if moved is None else moved.args[0], _DEQUANTIZE)
+        if call is None:
+            return None
+        values, scale, zero = (_constant(argument) for argument in call.args)
+        if values is None or scale is None or zero is None or str(values.dtype) not in _BYTES:
+            return None
+        axis = int(call.attrs.axis) % max(values.ndim, 1)
+        scale, zero = (_along(part, axis, values.ndim) for part in (scale, zero))
+        integers = values.astype(np.int16) - zero.astype(np.int16)
+        if moved is not None:
+            order = order_of(moved, integers.ndim)
+            integers, scale = (
+                np.transpose(part, order) if part.ndim else part for part in (integers, scale)
+            )
+        if scale.ndim and scale.size != scale.shape[channels]:
+            return None
+        if integers.min(initial=0) < -128 or integers.max(initial=0) > 127:
+            return None
+        return _Weights(np.ascontiguousarray(integers.astype(np.int8)), scale.reshape(-1))
+
+
+@mutator
+class SpellOutScales(PyExprMutator):  # type: ignore[misc]
+    """Replaces `quantize` and `dequantize` by what they compute; those of constants are folded."""
+
+    def visit_call_(self, call: Any) -> Any:
+        call = super().visit_call_(call)
+        if op_name(call) not in (_QUANTIZE, _DEQUANTIZE):
+            return call
+        scale, zero = (_constant(argument) for argument in call.args[1:])
+        if scale is None or zero is None:
+            return call
+        rank = int(call.args[0].ty.ndim)
+        axis = int(call.attrs.axis) % max(rank, 1)
+        scale, zero = (_along(part, axis, rank).astype("float32") for part in (scale, zero))
+        out = str(call.attrs.out_dtype)
+        if op_name(call) == _DEQUANTIZE:
+            return self._dequantized(call.args[0], scale, zero, out)
+        return self._quantized(call.args[0], scale, zero, out)
+
+    def _dequantized(self, source: Any, scale: Any, zero: Any, out: str) -> Any:
+        known = _constant(source)
+        if known is not None:
+            return relax.const(((known - zero) * scale).astype(out), out)
+        value = self.builder_.emit(relax.op.astype(source, "float32"))
+        if zero.any():
+            value = self.builder_.emit(relax.op.subtract(value, _number(zero)))
+        value = relax.op.multiply(value, _number(scale))
+        return value if out == "float32" else relax.op.astype(self.builder_.emit(value), out)
+
+    def _quantized(self, source: Any, scale: Any, zero: Any, out: str) -> Any:
+        limits = np.iinfo(out)
+        value = source
+        if dtype_of(value) != "float32":
+            value = self.builder_.emit(relax.op.astype(value, "float32"))
+        value = self.builder_.emit(relax.op.divide(value, _number(scale)))
+        value = self.builder_.emit(relax.op.round(value))
+        if zero.any():
+            value = self.builder_.emit(relax.op.add(value, _number(zero)))
+        low, high = (relax.const(float(limit), "float32") for limit in (limits.min, limits.max))
+        value = self.builder_.emit(relax.op.maximum(low, value))
+        value = self.builder_.emit(relax.op.minimum(high, value))
+        return relax.op.astype(value, out)
+
+
+def is_quantised(module: Any) -> bool:
+    """Whether a model has pairs of `quantize` and `dequantize`."""
+    found = False
+
+    def visit(expr: Any) -> None:
+        nonlocal found
+        found = found or op_name(expr) == _DEQUANTIZE
+
+    for function in module.functions.values():
+        if isinstance(function, relax.Function):
+            relax.analysis.post_order_visit(function, visit)
+    return found
+
+
+def _constant(expr: Any) -> NDArray[Any] | None:
+    return expr.value.numpy() if isinstance(expr, GenericConst) else None
+
+
+def _along(values: NDArray[Any], axis: int, rank: int) -> NDArray[Any]:
+    """A vector along one of `rank` dimensions; a single number stays as it is."""
+    if values.size == 1:
+        return values.reshape(())
+    return values.reshape([-1 if index == axis else 1 for index in range(rank)])
+
+
+def _number(values: NDArray[Any]) -> Any:
+    return relax.const(values, "float32")
+
+
+def _sums_of_weights(weights: NDArray[Any], call: Any) -> NDArray[Any]:
+    """The convolution of ones: ``[1, O, H, W]``, or ``[1, O, 1, 1]`` without padding, in int64."""
+    taps = weights.sum(1, dtype=np.int64)
+    attrs = call.attrs
+    top, left, bottom, right = map(int, attrs.padding)
+    if not (top or left or bottom or right):
+        whole: NDArray[Any] = taps.sum((1, 2)).reshape(1, -1, 1, 1)
+        return whole
+    height, width, rows, columns = (
+        int(extent) for tensor in (call.args[0], call) for extent in list(tensor.ty.shape)[2:]
+    )
+    inside = [
+        _inside(rows, height, weights.shape[2], int(attrs.strides[0]), int(attrs.dilation[0]), top),
+        _inside(
+            columns, width, weights.shape[3], int(attrs.strides[1]), int(attrs.dilation[1]), left
+        ),
+    ]
+    found: NDArray[Any] = np.einsum("yi,xj,oij->oyx", *inside, taps)[None]
+    return found
+
+
+def _inside(
+    outputs: int, inputs: int, kernel: int, stride: int, dilation: int, before: int
+) -> NDArray[Any]:
+    """``[outputs, kernel]``: 1 where a tap of an output lies inside the data, else 0."""
+    at = np.arange(outputs)[:, None] * stride + np.arange(kernel) * dilation - before
+    inside: NDArray[Any] = np.where((at >= 0) & (at < inputs), 1, 0)
+    return inside
