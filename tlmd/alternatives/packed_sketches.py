@@ -12,9 +12,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tvm.ir import TensorLoad
 from tvm.tirx import IndexMap
 
+from tlmd.alternatives import contraction
 from tlmd.alternatives import packed as stages
+from tlmd.alternatives.contraction import shape_of
 from tlmd.alternatives.scheduling import StageSchedule
 from tlmd.alternatives.words import Words
 
@@ -122,8 +125,19 @@ def _as_matrix(extents: Sequence[int]) -> Any:
 
 
 def _pad(program: StageSchedule) -> None:
-    """Copy whole vectors of channels where there are any."""
+    """Copy whole vectors of channels where there are any; nothing where nothing is padded."""
     first = program.block(program.names[0])
-    if program.extents(first)[-1] % program.lanes == 0:
+    if _is_copy(program.schedule.get(first)):
+        program.schedule.compute_inline(first)
+    elif program.extents(first)[-1] % program.lanes == 0:
         _, lane = program.vectors(program.schedule.get_loops(first)[-1])
         program.schedule.vectorize(lane)
+
+
+def _is_copy(block: Any) -> bool:
+    """Whether a block stores each element of another buffer of its shape in the same place."""
+    value = block.body.value
+    if not isinstance(value, TensorLoad):
+        return False
+    same_place = contraction.same(value.indices, block.body.indices)
+    return same_place and shape_of(value.source) == shape_of(block.body.buffer)
