@@ -41,9 +41,9 @@ words = arrays.arrays(np.uint32, 16, elements=st.integers(0, 2**32 - 1))
 
 @pytest.fixture(scope="module")
 def products() -> Any:
-    """A function ``(uint32 [16], uint32 [16], int32 [16])``."""
-    a, b = (te.placeholder((16,), "uint32") for _ in range(2))
-    found = te.compute((16,), lambda i: int8.product(a[i], b[i]))
+    """A function ``(uint8 [16, 4], uint32 [16], int32 [16])``."""
+    a, b = te.placeholder((16, 4), "uint8"), te.placeholder((16,), "uint32")
+    found = te.compute((16,), lambda i: int8.product([a[i, j] for j in range(4)], b[i]))
     return tvm.compile(te.create_prim_func([a, b, found]), target="llvm")
 
 
@@ -51,8 +51,8 @@ def products() -> Any:
 @given(words, words)
 def test_the_bytes_of_words_are_multiplied(products: Any, a: Any, b: Any) -> None:
     got = tvm.runtime.tensor(np.zeros(16, np.int32))
-    products["main"](tvm.runtime.tensor(a), tvm.runtime.tensor(b), got)
     unsigned, signed = a.view(np.uint8).reshape(16, 4), b.view(np.int8).reshape(16, 4)
+    products["main"](tvm.runtime.tensor(unsigned), tvm.runtime.tensor(b), got)
     want = (unsigned.astype(np.int32) * signed).sum(1)
     assert (got.numpy() == want).all()
 

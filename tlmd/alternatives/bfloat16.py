@@ -30,7 +30,7 @@ define linkonce_odr <16 x float> @tlmd_bf16_dot(<16 x float> %sum, <16 x i32> %a
 """What a program that uses the intrinsic imports: the annotation `pragma_import_llvm` of a loop."""
 
 _UPPER, _INFINITY, _QUIET = 0xFFFF0000, 0x7F800000, 1 << 22
-_HEAD = signature(WORD, "float32")
+_HEAD = signature(WORD, 1, "float32")
 _DESCRIPTION = f"""{_HEAD}
         for i in T.serial(0, 16):
             with T.sblock("update"):
@@ -87,7 +87,6 @@ WORDS = Words(
     count=PAIR,
     given="float32",
     summed="float32",
-    stage="packed_pairs",
     word=lambda numbers: pair(*numbers),
     product=product,
     dot="tlmd_bf16_dot_16x2",

@@ -26,7 +26,9 @@ from tlmd.alternatives.implementation import REDUCTION, Implementation
 from tlmd.alternatives.transforms import PACKED, PACKED_BF16, PACKED_INT8
 from tlmd.alternatives.words import WORD, Words
 
-PRODUCTS, PLACED = "packed_products", "packed_placed"
+FILLED, PAIRS, PRODUCTS, PLACED = (
+    f"packed_{stage}" for stage in ("filled", "pairs", "products", "placed")
+)
 WORDS = {PACKED_BF16: bfloat16.WORDS, PACKED_INT8: int8.WORDS}
 """By the name of the alternative: short numbers that it multiplies by words."""
 _CHEAPER = 0.97  # the work of the packed program over that of the direct one; it is tried first
@@ -121,7 +123,7 @@ def _stages(found: Contraction, blocks: Blocks, lanes: int, words: Words | None)
     data, product = given, operator.mul
     if words:
         depth = [*depth[:-1], -(-depth[-1] // words.count)]
-        data, dtype, product = _in_words(given, words), WORD, words.product
+        data, dtype, product = _of_words(given, words), WORD, words.product
     weights = te.placeholder(
         long((multiple(columns, panel) // panel, math.prod(depth), panel)), dtype, name="weights"
     )
@@ -135,7 +137,7 @@ def _stages(found: Contraction, blocks: Blocks, lanes: int, words: Words | None)
             indices[-1] = column // blocks.columns * depth[-1] + axes[-1].var
         k = flattened([a.var for a in axes], depth)
         weight = weights[column // panel, k, column % panel]
-        return te.sum(product(data[tuple(indices)], weight), axis=axes)
+        return te.sum(product(_element(data, indices, words), weight), axis=axes)
 
     products = te.compute(long((padded, multiple(columns, panel))), value, name=PRODUCTS)
     placed = te.compute(
@@ -146,21 +148,34 @@ def _stages(found: Contraction, blocks: Blocks, lanes: int, words: Words | None)
     return te.create_prim_func([given, weights, placed])
 
 
-def _in_words(data: Any, words: Words) -> Any:
-    """The data with its innermost dimension in words; the last one is filled with zeros."""
+def _element(data: Any, indices: Sequence[Any], words: Words | None) -> Any:
+    """An element of the data; where it has no words, but is multiplied by some, its neighbours."""
+    if words is None or words.word is not None:
+        return data[tuple(indices)]
+    first = indices[-1] * words.count
+    return [data[(*indices[:-1], first + index)] for index in range(words.count)]
+
+
+def _of_words(data: Any, words: Words) -> Any:
+    """The data with whole words in its innermost dimension, the last one filled with zeros."""
     *outer, inner = (int(extent) for extent in data.shape)
+    width = -(-inner // words.count)
 
-    def number(at: Sequence[Any], index: Any) -> Any:
-        found = data[(*at, index)]
+    def number(*at: Any) -> Any:
         if inner % words.count == 0:
-            return found
-        return tirx.if_then_else(index < inner, found, tirx.const(0, data.dtype))
+            return data[at]
+        return tirx.if_then_else(at[-1] < inner, data[at], tirx.const(0, data.dtype))
 
-    def value(*at: Any) -> Any:
+    if words.word is None:
+        shape = long((*outer, width * words.count))
+        return data if inner % words.count == 0 else te.compute(shape, number, name=FILLED)
+    make = words.word
+
+    def word(*at: Any) -> Any:
         first = at[-1] * words.count
-        return words.word([number(at[:-1], first + index) for index in range(words.count)])
+        return make([number(*at[:-1], first + index) for index in range(words.count)])
 
-    return te.compute(long((*outer, -(-inner // words.count))), value, name=words.stage)
+    return te.compute(long((*outer, width)), word, name=PAIRS)
 
 
 def written_lanes(columns: int, lanes: int) -> int:

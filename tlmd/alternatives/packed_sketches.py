@@ -15,9 +15,9 @@ from typing import Any
 from tvm.ir import TensorLoad
 from tvm.tirx import IndexMap
 
-from tlmd.alternatives import contraction
+from tlmd.alternatives import bfloat16, contraction, int8
 from tlmd.alternatives import packed as stages
-from tlmd.alternatives.contraction import shape_of
+from tlmd.alternatives.contraction import dtype_of, shape_of
 from tlmd.alternatives.scheduling import StageSchedule
 from tlmd.alternatives.words import Words
 
@@ -37,6 +37,9 @@ class _GemmLoops:
 
     sums: Sequence[Any]
     kernel: Sequence[Any]
+
+    made: str
+    """The name of the block that makes the data; empty: they are read where they are."""
 
 
 def by_tiles(program: StageSchedule) -> None:
@@ -61,10 +64,9 @@ def by_blocks(program: StageSchedule) -> None:
 
 def _nest(program: StageSchedule) -> _GemmLoops:
     schedule = program.schedule
-    words = _words(program)
-    if words is not None:
-        for name in program.names[: program.names.index(words.stage)]:  # a padding
-            schedule.compute_inline(program.block(name))
+    before = program.names[: program.names.index(stages.PRODUCTS)]
+    for name in (inlined := _inlined(program, before)):
+        schedule.compute_inline(program.block(name))
     products = program.block(stages.PRODUCTS)
     rows, columns, *sums = schedule.get_loops(products)
     _, _, width = schedule.get(products).reads[1].source.ty.shape
@@ -73,7 +75,8 @@ def _nest(program: StageSchedule) -> _GemmLoops:
     )
     tile, row = program.tile(rows, 2, _MOST_ROWS)
     part, vector = program.tile(vectors, 2, _MOST_VECTORS)
-    return _GemmLoops(panel, part, tile, sums, (row, vector, lane))
+    made = "".join(before[len(inlined) :])
+    return _GemmLoops(panel, part, tile, sums, (row, vector, lane), made)
 
 
 def _finish(program: StageSchedule, nest: _GemmLoops, sums: Sequence[Any], at: Any) -> None:
@@ -92,26 +95,37 @@ def _finish(program: StageSchedule, nest: _GemmLoops, sums: Sequence[Any], at: A
     parts, written = schedule.split(column, [None, lanes])
     program.kernel((parts,), written)
     words = _words(program)
-    if words is not None:
-        program.dot_of_words(words, (sums[-1], row, vector), lane, sums[-2])
-        _make_words(program, words)
-    else:
+    if words is None:
         program.kernel((sums[-1], row, vector), lane)
-        if program.names[0] != stages.PRODUCTS:
-            _pad(program)
+    else:
+        program.dot_of_words(words, (sums[-1], row, vector), lane, sums[-2])
+    if nest.made == stages.PAIRS:
+        _round(program)
+    elif nest.made:
+        _pad(program, nest.made)
+
+
+def _inlined(program: StageSchedule, before: list[str]) -> list[str]:
+    """Which blocks `before` the products are no passes: paddings of words, or of nothing."""
+    if before[-1:] in ([stages.PAIRS], [stages.FILLED]):
+        return before[:-1]
+    is_copy = before and _is_copy(program.schedule.get(program.block(before[0])))
+    return before if is_copy else []
 
 
 def _words(program: StageSchedule) -> Words | None:
     """The words of a program that multiplies short numbers."""
-    kinds = (kind for kind in stages.WORDS.values() if kind.stage in program.names)
-    return next(kinds, None)
+    dtype = dtype_of(program.schedule.get(program.block(stages.PRODUCTS)).writes[0].source)
+    if dtype == int8.WORDS.summed:
+        return int8.WORDS
+    return bfloat16.WORDS if stages.PAIRS in program.names else None
 
 
-def _make_words(program: StageSchedule, words: Words) -> None:
-    """Make words of the data, by whole vectors."""
-    schedule, block = program.schedule, program.block(words.stage)
-    inner = schedule.get_loops(block)[-1]
-    _, element = schedule.split(inner, [None, math.gcd(program.extents(block)[-1], program.lanes)])
+def _round(program: StageSchedule) -> None:
+    """Round the data to pairs, by whole vectors."""
+    schedule, pairs = program.schedule, program.block(stages.PAIRS)
+    inner = schedule.get_loops(pairs)[-1]
+    _, element = schedule.split(inner, [None, math.gcd(program.extents(pairs)[-1], program.lanes)])
     schedule.vectorize(element)
 
 
@@ -124,12 +138,10 @@ def _as_matrix(extents: Sequence[int]) -> Any:
     return IndexMap.from_func(place, ndim=len(extents), index_dtype="int64")
 
 
-def _pad(program: StageSchedule) -> None:
-    """Copy whole vectors of channels where there are any; nothing where nothing is padded."""
-    first = program.block(program.names[0])
-    if _is_copy(program.schedule.get(first)):
-        program.schedule.compute_inline(first)
-    elif program.extents(first)[-1] % program.lanes == 0:
+def _pad(program: StageSchedule, name: str) -> None:
+    """Copy whole vectors of channels where there are any."""
+    first = program.block(name)
+    if program.extents(first)[-1] % program.lanes == 0:
         _, lane = program.vectors(program.schedule.get_loops(first)[-1])
         program.schedule.vectorize(lane)
 

@@ -27,14 +27,9 @@ class Words:
     summed: str
     """The dtype of the sums."""
 
-    stage: str
-    """The name of the block that makes words of the data."""
-
-    word: Callable[[Sequence[Any]], Any]
-    """From `count` neighbours to a word."""
-
     product: Callable[[Any, Any], Any]
-    """From a word of the data and one of the weights to the sum of the products."""
+    """From a word of the data and one of the weights to the sum of the products. Without `word`
+    from the `count` numbers of the data."""
 
     dot: str
     """The name of the intrinsic: sixteen sums, and the products of one word with sixteen ones."""
@@ -43,6 +38,9 @@ class Words:
     """What the intrinsic computes, as TVMScript."""
 
     implementation: str
+
+    word: Callable[[Sequence[Any]], Any] | None = None
+    """From `count` neighbours to a word; None: the data lie as words already."""
 
     imported: str = ""
     """LLVM that a program which uses the intrinsic imports."""
@@ -58,17 +56,17 @@ class Words:
         TensorIntrin.register(self.dot, *(from_source(text, {"T": script}) for text in texts))
 
 
-def signature(given: str, summed: str) -> str:
-    """The head of both functions of an intrinsic."""
+def signature(given: str, count: int, summed: str) -> str:
+    """The head of both functions of an intrinsic; `count` elements of the data."""
     return f"""
 @T.prim_func(s_tir=True)
 def function(
-    a: T.Buffer((1,), "{given}", offset_factor=1),
-    b: T.Buffer((16,), "{given}", offset_factor=1),
+    a: T.Buffer(({count},), "{given}", offset_factor=1),
+    b: T.Buffer((16,), "{WORD}", offset_factor=1),
     c: T.Buffer((16,), "{summed}", offset_factor=1),
 ):
     with T.sblock("root"):
-        T.reads(c[0:16], a[0:1], b[0:16])
+        T.reads(c[0:16], a[0:{count}], b[0:16])
         T.writes(c[0:16])
 """
 

@@ -163,7 +163,7 @@ class SpellOutScales(PyExprMutator):  # type: ignore[misc]
             return call
         rank = int(call.args[0].ty.ndim)
         axis = int(call.attrs.axis) % max(rank, 1)
-        scale, zero = (_along(part, axis, rank).astype("float32") for part in (scale, zero))
+        scale, zero = (_along(part, axis, rank).astype("float64") for part in (scale, zero))
         out = str(call.attrs.out_dtype)
         if op_name(call) == _DEQUANTIZE:
             return self._dequantized(call.args[0], scale, zero, out)
@@ -184,7 +184,7 @@ class SpellOutScales(PyExprMutator):  # type: ignore[misc]
         value = source
         if dtype_of(value) != "float32":
             value = self.builder_.emit(relax.op.astype(value, "float32"))
-        value = self.builder_.emit(relax.op.divide(value, _number(scale)))
+        value = self.builder_.emit(relax.op.multiply(value, _number(1 / scale)))
         value = self.builder_.emit(relax.op.round(value))
         if zero.any():
             value = self.builder_.emit(relax.op.add(value, _number(zero)))
@@ -220,7 +220,7 @@ def _along(values: NDArray[Any], axis: int, rank: int) -> NDArray[Any]:
 
 
 def _number(values: NDArray[Any]) -> Any:
-    return relax.const(values, "float32")
+    return relax.const(values.astype("float32"), "float32")
 
 
 def _sums_of_weights(weights: NDArray[Any], call: Any) -> NDArray[Any]:
