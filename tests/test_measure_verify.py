@@ -92,6 +92,20 @@ def test_integers_are_exact_unless_rounded_from_floats() -> None:
     assert compare(extremes, extremes[::-1], "int8", 1) == (False, 255)
 
 
+def test_a_few_outputs_may_be_a_step_away_where_floats_are_rounded() -> None:
+    rng = np.random.default_rng(0)
+    want = np.round(rng.normal(0, 40, 10000)).astype(np.float32)
+    got = want.copy()
+    got[:5] += 1
+    assert not compare(got, want, "float32", 100)[0]
+    assert compare(got, want, "float32", 100, steps=True) == (True, 1)
+    got[5:100] += 1
+    assert not compare(got, want, "float32", 100, steps=True)[0]
+    far = want.copy()
+    far[0] += 1000
+    assert not compare(far, want, "float32", 100, steps=True)[0]
+
+
 @pytest.mark.parametrize("special", [math.nan, math.inf, -math.inf])
 def test_nan_and_infinity_must_be_at_the_same_places(special: float) -> None:
     want = np.linspace(-1, 1, 9, dtype=np.float32)

@@ -121,6 +121,7 @@ class CandidateRun:
                 self._program.reduction,
                 self._program.has_floats,
                 self._program.multiplied,
+                self._program.has_steps,
             )
             right, worst = right and ok, max(worst, error)
         if right:

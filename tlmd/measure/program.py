@@ -17,6 +17,7 @@ from tlmd.measure.verify import Argument, make_input
 from tlmd.types import Task
 
 _REDUCTION = 2  # IterVar.CommReduce
+_ROUNDING = {"tirx.nearbyint", "tirx.round"}
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,9 @@ class Program:
     has_floats: bool
     direct: Program | None = None
     """Of an alternative: the direct program, whose outputs are the reference."""
+
+    has_steps: bool = False
+    """Whether floats are rounded to integers on the way, as in quantised models."""
 
     @property
     def task_id(self) -> str:
@@ -69,6 +73,7 @@ def parse(task: Task) -> Program:
     infos = ms.arg_info.ArgInfo.from_prim_func(function)
     reads: set[int] = set()
     writes: set[int] = set()
+    steps = False
     reduction, dtypes = 1, {str(info.dtype) for info in infos}
 
     def indices(regions: Any) -> set[int]:
@@ -84,7 +89,12 @@ def parse(task: Task) -> Program:
         reduction = max(reduction, math.prod(int(e) for e in extents))
         dtypes.update(str(region.source.ty.dtype) for region in block.writes)
 
+    def visit_call(call: Any) -> None:
+        nonlocal steps
+        steps = steps or getattr(call.op, "name", "") in _ROUNDING
+
     tvm_ffi.structural_walk(function.body, (SBlockRealize, visit), order="post")
+    tvm_ffi.structural_walk(function.body, (tvm.ir.Call, visit_call))
     if not writes:  # an opaque body: by convention its result is the last argument
         writes.add(len(params) - 1)
         reads.update(range(len(params) - 1))
@@ -94,9 +104,11 @@ def parse(task: Task) -> Program:
     )
     floats = any("float" in dtype for dtype in dtypes)
     if not task.direct:
-        return Program(task, module, arguments, reduction, floats)
+        return Program(task, module, arguments, reduction, floats, has_steps=steps)
     direct = parse(replace(task, id=task.group, module=task.direct, group="", direct=""))
-    return Program(task, module, arguments, direct.reduction, direct.has_floats, direct)
+    return Program(
+        task, module, arguments, direct.reduction, direct.has_floats, direct, direct.has_steps
+    )
 
 
 def traffic(task: Task) -> Traffic:
