@@ -17,6 +17,7 @@ def export(module: Any, inputs: Sequence[Any], path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         options: dict[str, Any] = {"dynamo": False, "opset_version": 17}
+        options["input_names"] = [f"input{index}" for index in range(len(inputs))]
         torch.onnx.export(module, tuple(inputs), str(path), **options)
 
 

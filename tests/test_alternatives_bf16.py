@@ -20,6 +20,7 @@ from torch import nn
 from tvm import te
 
 from tlmd.alternatives import bfloat16
+from tlmd.alternatives.packed import WORDS
 from tlmd.alternatives.transforms import ATTENTION_BF16, MULTIPLIED, PACKED_BF16, transform
 from tlmd.alternatives.words import registration
 from tlmd.errors import BadInput
@@ -159,11 +160,13 @@ def test_contradictions_are_refused_in_one_line(model: LoweredModel) -> None:
         merged_tasks([older])
 
 
-def test_another_program_registers_the_intrinsic(tmp_path: Path) -> None:
-    (tmp_path / "intrinsics.py").write_text(registration([bfloat16.WORDS]))
+def test_another_program_registers_the_intrinsics(tmp_path: Path) -> None:
+    (tmp_path / "intrinsics.py").write_text(registration(WORDS.values()))
+    names = [words.dot for words in WORDS.values()]
+    assert len(names) == 2
     code = (
         "import sys; sys.modules['tlmd'] = None; import intrinsics; "
-        f"from tvm.s_tir import TensorIntrin; assert TensorIntrin.get({bfloat16.WORDS.dot!r})"
+        f"from tvm.s_tir import TensorIntrin; assert all(map(TensorIntrin.get, {names!r}))"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False
