@@ -78,11 +78,11 @@ def test_weights_lie_in_pairs(pairs: int, columns: int, vectors: int) -> None:
 
 
 class Network(nn.Module):
-    """A convolution with padded rows and padded pixels, attention, a GEMM with padded columns."""
+    """A convolution with padded rows, pixels and words, attention, a GEMM with padded columns."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.first = nn.Conv2d(16, 64, 3, padding=1)
+        self.first = nn.Conv2d(3, 64, 3, padding=1)
         self.second = nn.Linear(64, 24)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -95,7 +95,7 @@ class Network(nn.Module):
 @pytest.fixture(scope="module")
 def model() -> LoweredModel:
     torch.manual_seed(0)
-    source = from_module("network", Network().eval(), (torch.randn(1, 16, 7, 9),))
+    source = from_module("network", Network().eval(), (torch.randn(1, 3, 7, 9),))
     return lower_source(ModelSpec("network", precision=BF16), source, INFO)
 
 
@@ -154,7 +154,7 @@ def test_contradictions_are_refused_in_one_line(model: LoweredModel) -> None:
         ModelSpec("network", strict_numerics=True, precision=BF16)
     with pytest.raises(BadInput, match="it can be one of fp32, bf16, int8"):
         ModelSpec("network", precision="fp8")
-    source = from_module("network", Network().eval(), (torch.randn(1, 16, 7, 9),))
+    source = from_module("network", Network().eval(), (torch.randn(1, 3, 7, 9),))
     older = lower_source(ModelSpec("network", precision=BF16), source, OLDER)
     with pytest.raises(BadInput, match="needs a CPU with AVX-512 BF16"):
         merged_tasks([older])

@@ -25,8 +25,6 @@ from tlmd.workloads import lowering, rewrites
 from tlmd.workloads.identity import task_id
 
 _WORTH_TRYING = 1.5  # times the least work of a group
-
-
 _SHORT = {BF16: [PACKED_BF16], INT8: [PACKED_INT8]}
 _NEEDED = {
     BF16: (has_bf16, "AVX-512 BF16 (AMD Zen 4, Intel Cooper Lake or newer ones)"),
