@@ -148,7 +148,8 @@ def _draw(document: report.Row, path: Path) -> None:
     from matplotlib import pyplot
 
     rows = document["models"][::-1]
-    figure, axes = pyplot.subplots(figsize=(8, 1.3 + 0.42 * len(rows)))
+    height = 1.3 + 0.42 * len(rows)
+    figure, axes = pyplot.subplots(figsize=(8, height))
     axes.axvline(1, color="#2b6cb0", linewidth=2)
     for name in PEERS:
         points = [(r[name] / r[TLMD], at) for at, r in enumerate(rows) if r[name]]
@@ -164,13 +165,12 @@ def _draw(document: report.Row, path: Path) -> None:
     axes.grid(axis="y", color="#e6ebf0")
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False, fontsize=8, loc="lower center", bbox_to_anchor=(0.5, 1.06), ncol=4)
+    figure.legend(frameon=False, fontsize=8, loc="upper center", ncol=4)
     machine = document["machine"]
     trials = max(row["trials"] for row in rows)
-    commits = ", ".join(dict.fromkeys(row["commit"] for row in rows))
-    text = f"{machine['cpu']}, {trials} trials per task, commits {commits}"
+    text = f"{machine['cpu']}, {trials} trials per task"
     axes.set_title(text, fontsize=8, loc="left", color="#5a6b7b")
-    figure.tight_layout()
+    figure.tight_layout(rect=(0, 0, 1, 1 - 0.35 / height))
     figure.savefig(path, dpi=150)
 
 
