@@ -53,8 +53,9 @@ class IntegerProducts(PyExprMutator):  # type: ignore[misc]
 
     def visit_call_(self, call: Any) -> Any:
         made = None
-        if op_name(call) == _CONVOLUTION and str(call.attrs.kernel_layout) == "OIHW":
-            made = self._convolution(call)
+        if op_name(call) == _CONVOLUTION:
+            layouts = str(call.attrs.data_layout), str(call.attrs.kernel_layout)
+            made = self._convolution(call) if layouts == ("NCHW", "OIHW") else None
         elif op_name(call) == _PRODUCT:
             made = self._matrix_product(call)
         return super().visit_call_(call) if made is None else made
