@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from torch import nn
 from tvm import relax
 
+from tests.alternative_programs import direct_outputs, run
 from tlmd.alternatives.transforms import FILTERINGS, PACKED, transform
 from tlmd.config import MeasureConfig
 from tlmd.language.sentence import decode, encode
@@ -153,7 +154,7 @@ def _alternatives(groups: dict[str, list[Task]]) -> Iterator[Task]:
 def test_random_candidates_are_right_and_can_be_said(groups: dict[str, list[Task]]) -> None:
     rng = Random(0)
     for task in _alternatives(groups):
-        arguments, want = _direct_outputs(task)
+        arguments, want = direct_outputs(task, INFO)
         space = TaskSpace(task)
         assert len(space.sketches) == 2
         for sketch in space.sketches:
@@ -164,30 +165,8 @@ def test_random_candidates_are_right_and_can_be_said(groups: dict[str, list[Task
                 trace = space.trace_json(candidate)
                 again = schedule.build_module(space.module, trace, TARGET)
                 assert tvm_ffi.structural_equal(final, again)
-            got = _run(final, arguments)
+            got = run(final, arguments, INFO)
             assert np.abs(got - want).max() < 1e-3 * np.abs(want).max()
-
-
-def _direct_outputs(task: Task) -> tuple[list[Any], Any]:
-    """The arguments of an alternative, and what the direct program makes of them."""
-    direct = tvm.ir.load_json(task.direct)
-    rng = np.random.default_rng(0)
-    shapes = [[int(d) for d in p.ty.shape] for p in direct["main"].params]
-    arrays = [rng.uniform(-1, 1, shape).astype("float32") for shape in shapes]
-    want = _run(direct, arrays)
-    parameters = tvm.ir.load_json(task.module)["main"].params
-    for index, parameter in enumerate(parameters):
-        shape = tuple(int(d) for d in parameter.ty.shape)
-        if list(shape) != shapes[index]:
-            arrays[index] = transform(task.alternative, arrays[index], shape)
-    return arrays, want
-
-
-def _run(module: Any, arrays: list[Any]) -> Any:
-    module = tvm.IRModule({"main": module["main"].with_attr("global_symbol", "main")})
-    tensors = [tvm.runtime.tensor(array) for array in arrays]
-    tvm.compile(module, TARGET).jit()["main"](*tensors)
-    return tensors[-1].numpy()
 
 
 def test_a_model_uses_the_chosen_alternatives_and_their_records(

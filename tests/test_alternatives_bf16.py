@@ -19,6 +19,7 @@ from hypothesis.extra import numpy as arrays
 from torch import nn
 from tvm import te
 
+from tests.alternative_programs import direct_outputs, run
 from tlmd.alternatives import bfloat16
 from tlmd.alternatives.packed import WORDS
 from tlmd.alternatives.transforms import ATTENTION_BF16, MULTIPLIED, PACKED_BF16, transform
@@ -28,7 +29,7 @@ from tlmd.language.sentence import decode, encode
 from tlmd.measure.verify import tolerance
 from tlmd.model_spec import BF16, ModelSpec
 from tlmd.space.space import TaskSpace
-from tlmd.space.target import has_bf16, resolve, tvm_target
+from tlmd.space.target import has_bf16, resolve
 from tlmd.types import Task
 from tlmd.workloads.alternatives import with_alternatives
 from tlmd.workloads.preparation import LoweredModel, lower_source, merged_tasks
@@ -108,7 +109,7 @@ def tasks(model: LoweredModel) -> list[Task]:
 def test_candidates_are_right_and_can_be_said(tasks: list[Task]) -> None:
     assert sorted(task.alternative for task in tasks) == [ATTENTION_BF16, *2 * [PACKED_BF16]]
     for task in tasks:
-        given_arrays, want = _direct_outputs(task)
+        given_arrays, want = direct_outputs(task, INFO)
         space, rng = TaskSpace(task), Random(0)
         assert len(space.sketches) == (1 if task.alternative == ATTENTION_BF16 else 2)
         for sketch in space.sketches:
@@ -117,31 +118,9 @@ def test_candidates_are_right_and_can_be_said(tasks: list[Task]) -> None:
                 assert decode(space.sketches, encode(sketch, candidate), task.id) == candidate
                 final = space.finish(candidate).mod
             assert "tlmd_bf16_dot" in final.script()
-            error = np.abs(_run(final, given_arrays) - want)
+            error = np.abs(run(final, given_arrays, INFO) - want)
             assert error.max() < tolerance("float32", 1, "bfloat16") * np.sqrt((want**2).mean())
             assert error.max() > 0
-
-
-def _direct_outputs(task: Task) -> tuple[list[Any], Any]:
-    """The arguments of an alternative, and what the direct program makes of them."""
-    direct, rng = tvm.ir.load_json(task.direct), np.random.default_rng(0)
-    given_arrays = [
-        rng.uniform(-1, 1, [int(d) for d in p.ty.shape]).astype("float32")
-        for p in direct["main"].params
-    ]
-    want = _run(direct, given_arrays)
-    for index, parameter in enumerate(tvm.ir.load_json(task.module)["main"].params):
-        shape = tuple(int(d) for d in parameter.ty.shape)
-        if given_arrays[index].shape != shape:
-            given_arrays[index] = transform(task.alternative, given_arrays[index], shape)
-    return given_arrays, want
-
-
-def _run(module: Any, given_arrays: list[Any]) -> Any:
-    module = tvm.IRModule({"main": module["main"].with_attr("global_symbol", "main")})
-    tensors = [tvm.runtime.tensor(array) for array in given_arrays]
-    tvm.compile(module, tvm_target(INFO)).jit()["main"](*tensors)
-    return tensors[-1].numpy()
 
 
 @needs_bf16

@@ -17,17 +17,15 @@ from torch import nn
 from tvm import relax, te
 
 from benchmarks import onnx_models
+from tests.alternative_programs import direct_outputs, run
 from tlmd.alternatives import int8
 from tlmd.alternatives.transforms import PACKED_INT8, transform
 from tlmd.errors import BadInput
 from tlmd.language.sentence import decode, encode
-from tlmd.measure.program import parse
-from tlmd.measure.verify import make_input
 from tlmd.model_spec import INT8, ModelSpec
 from tlmd.space.space import TaskSpace
 from tlmd.space.target import has_vnni, resolve, tvm_target
-from tlmd.types import Task
-from tlmd.workloads import lowering, quantisation
+from tlmd.workloads import lowering, quantisation, rewrites
 from tlmd.workloads.acceptance import accept
 from tlmd.workloads.frontends import load_model
 from tlmd.workloads.preparation import lower_source, merged_tasks
@@ -131,34 +129,27 @@ def test_candidates_are_exact_and_can_be_said(path: Path) -> None:
     tasks = [task for task in accepted.tasks if task.alternative == PACKED_INT8]
     assert len(tasks) == 4
     for task in tasks:
-        direct = parse(task).direct
-        assert direct is not None
-        given_arrays = [make_input("", i, a, False) for i, a in enumerate(direct.arguments)]
-        want = _run(tvm.ir.load_json(task.direct), given_arrays)
+        given_arrays, want = direct_outputs(task, INFO)
         space, rng = TaskSpace(task), Random(0)
         for sketch in space.sketches:
             candidate = space.random(rng, sketch.index)
             assert decode(space.sketches, encode(sketch, candidate), task.id) == candidate
             final = space.finish(candidate).mod
             assert "vpdpbusd" in final.script()
-            got = _run(final, _transformed(task, given_arrays))
+            got = run(final, given_arrays, INFO)
             assert np.abs(got.astype(np.float64) - want).max() <= 1e-5 * np.abs(want).max()
 
 
-def _transformed(task: Task, given_arrays: list[Any]) -> list[Any]:
-    found = list(given_arrays)
-    for index, parameter in enumerate(tvm.ir.load_json(task.module)["main"].params):
-        shape = tuple(int(d) for d in parameter.ty.shape)
-        if found[index].shape != shape:
-            found[index] = transform(task.alternative, found[index], shape)
-    return found
-
-
-def _run(module: Any, given_arrays: list[Any]) -> Any:
-    module = tvm.IRModule({"main": module["main"].with_attr("global_symbol", "main")})
-    tensors = [tvm.runtime.tensor(array) for array in given_arrays]
-    tvm.compile(module, tvm_target(INFO)).jit()["main"](*tensors)
-    return tensors[-1].numpy()
+@pytest.mark.parametrize("dtype", ["float8_e4m3fn", "float8_e5m2"])
+def test_scales_of_other_formats_stay_as_they_are(dtype: str) -> None:
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType((2, 4), "float32"))
+    with builder.function("main", [x]):
+        scale, zero = relax.const(0.5, "float32"), relax.const(0.0, "float16")
+        builder.emit_func_output(builder.emit(relax.op.quantize(x, scale, zero, 1, dtype)))
+    module = builder.get()
+    kept = rewrites.apply([quantisation.SpellOutScales])(module)
+    tvm.ir.assert_structural_equal(kept, module)
 
 
 def test_what_cannot_be_int8_is_refused(path: Path) -> None:

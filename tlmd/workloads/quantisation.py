@@ -27,6 +27,8 @@ _QUANTIZE, _DEQUANTIZE = "relax.quantize", "relax.dequantize"
 _CONVOLUTION, _PRODUCT = "relax.nn.conv2d", "relax.matmul"
 _BYTES = {"uint8": 0, "int8": 128}
 """Dtype of the data -> what is added, so that it is an uint8, which CPUs multiply by int8."""
+_STORED = ("uint8", "int8", "uint16", "int16")
+"""What is spelled out, and int32 for biases. Eight-bit floats keep TVM's own loops."""
 _TYPICAL = 73.0 * 73.0
 """The product of a typical data and weight, where both are uniform: 73 is the deviation of a byte.
 Scales are stored relative to it, so that sums of random bytes become numbers around 1, as checks
@@ -79,7 +81,8 @@ class IntegerProducts(PyExprMutator):  # type: ignore[misc]
             out_dtype="int32",
         )
         shifted = zero * _sums_of_weights(weights.values, call) if zero else None
-        return self._scaled(sums, shifted, scale * weights.scales.reshape(1, -1, 1, 1), weights)
+        terms = math.prod(weights.values.shape[1:])
+        return self._scaled(sums, shifted, scale * weights.scales.reshape(1, -1, 1, 1), terms)
 
     def _matrix_product(self, call: Any) -> Any | None:
         data, weights = self._data(call.args[0]), self._weights(call.args[1], -1)
@@ -88,17 +91,16 @@ class IntegerProducts(PyExprMutator):  # type: ignore[misc]
         source, scale, zero = data
         sums = relax.op.matmul(source, relax.const(weights.values, "int8"), out_dtype="int32")
         shifted = zero * weights.values.sum(0, dtype=np.int64) if zero else None
-        return self._scaled(sums, shifted, scale * weights.scales, weights)
+        return self._scaled(sums, shifted, scale * weights.scales, len(weights.values))
 
-    def _scaled(self, sums: Any, shifted: Any | None, scales: Any, weights: _Weights) -> Any:
-        """``(sums - shifted) * scales`` in float32."""
+    def _scaled(self, sums: Any, shifted: Any | None, scales: Any, terms: int) -> Any:
+        """``(sums - shifted) * scales`` in float32; `terms`: of each sum."""
         found = self.builder_.emit(sums)
         if shifted is not None:
             shift = relax.const(shifted.astype("int32"), "int32")
             found = self.builder_.emit(relax.op.subtract(found, shift))
         found = self.builder_.emit(relax.op.astype(found, "float32"))
-        terms = weights.values.size / max(weights.values.shape[0], 1)
-        typical = 1 / (_TYPICAL * math.sqrt(terms))
+        typical = 1 / (_TYPICAL * math.sqrt(max(terms, 1)))
         found = self.builder_.emit(relax.op.multiply(found, relax.const(typical, "float32")))
         relative = relax.const((scales / typical).astype("float32"), "float32")
         return relax.op.multiply(found, relative)
@@ -162,11 +164,13 @@ class SpellOutScales(PyExprMutator):  # type: ignore[misc]
         scale, zero = (_constant(argument) for argument in call.args[1:])
         if scale is None or zero is None:
             return call
+        out, is_back = str(call.attrs.out_dtype), op_name(call) == _DEQUANTIZE
+        if (dtype_of(call.args[0]) not in (*_STORED, "int32")) if is_back else (out not in _STORED):
+            return call
         rank = int(call.args[0].ty.ndim)
         axis = int(call.attrs.axis) % max(rank, 1)
         scale, zero = (_along(part, axis, rank).astype("float64") for part in (scale, zero))
-        out = str(call.attrs.out_dtype)
-        if op_name(call) == _DEQUANTIZE:
+        if is_back:
             return self._dequantized(call.args[0], scale, zero, out)
         return self._quantized(call.args[0], scale, zero, out)
 

@@ -1,0 +1,43 @@
+"""Runs the programs of alternatives and of their direct tasks on the same random arrays."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import tvm
+
+from tlmd.alternatives.transforms import transform
+from tlmd.space.target import tvm_target
+from tlmd.types import TargetInfo, Task
+
+
+def direct_outputs(task: Task, info: TargetInfo) -> tuple[list[Any], Any]:
+    """The arguments of an alternative, and what the direct program makes of them."""
+    direct, rng = tvm.ir.load_json(task.direct), np.random.default_rng(0)
+    given = [_random(rng, parameter.ty) for parameter in direct["main"].params]
+    want = run(direct, given, info)
+    for index, parameter in enumerate(tvm.ir.load_json(task.module)["main"].params):
+        shape = tuple(int(extent) for extent in parameter.ty.shape)
+        if given[index].shape != shape:
+            given[index] = transform(task.alternative, given[index], shape)
+    return given, want
+
+
+def run(module: Any, given: list[Any], info: TargetInfo) -> Any:
+    """The last argument after the program ran."""
+    module = tvm.IRModule({"main": module["main"].with_attr("global_symbol", "main")})
+    tensors = [tvm.runtime.tensor(array) for array in given]
+    tvm.compile(module, tvm_target(info)).jit()["main"](*tensors)
+    return tensors[-1].numpy()
+
+
+def _random(rng: np.random.Generator, tensor: Any) -> Any:
+    """Floats in [-1, 1), all values of bytes, 0 or 1 of wider integers."""
+    shape, dtype = [int(extent) for extent in tensor.shape], str(tensor.dtype)
+    if dtype == "float32":
+        return rng.uniform(-1, 1, shape).astype(dtype)
+    if dtype in ("int8", "uint8"):
+        limits = np.iinfo(dtype)
+        return rng.integers(limits.min, limits.max + 1, shape, dtype=dtype)
+    return rng.integers(0, 2, shape).astype(dtype)
