@@ -17,7 +17,7 @@ def export(module: Any, inputs: Sequence[Any], path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         options: dict[str, Any] = {"dynamo": False, "opset_version": 17}
-        options["input_names"] = [f"input{index}" for index in range(len(inputs))]
+        options["input_names"] = _names(inputs)
         torch.onnx.export(module, tuple(inputs), str(path), **options)
 
 
@@ -32,7 +32,6 @@ def quantise(module: Any, inputs: Sequence[Any], path: Path) -> None:
     plain, prepared = path.with_suffix(".fp32.onnx"), path.with_suffix(".prepared.onnx")
     export(module, inputs, plain)
     quantization.quant_pre_process(str(plain), str(prepared))
-    names = _input_names(plain)
     rng = np.random.default_rng(0)
 
     class Random(quantization.CalibrationDataReader):  # type: ignore[misc]
@@ -46,7 +45,7 @@ def quantise(module: Any, inputs: Sequence[Any], path: Path) -> None:
             if self.left < 0:
                 return None
             arrays = [rng.standard_normal(value.shape, dtype=np.float32) for value in inputs]
-            return dict(zip(names, arrays, strict=True))
+            return dict(zip(_names(inputs), arrays, strict=True))
 
     quantization.quantize_static(
         str(prepared),
@@ -59,7 +58,5 @@ def quantise(module: Any, inputs: Sequence[Any], path: Path) -> None:
     )
 
 
-def _input_names(path: Path) -> list[str]:
-    import onnx
-
-    return [value.name for value in onnx.load(str(path)).graph.input]
+def _names(inputs: Sequence[Any]) -> list[str]:
+    return [f"input{index}" for index in range(len(inputs))]

@@ -40,6 +40,16 @@ class Contraction:
     output: Any
     """The buffer that it writes."""
 
+    @property
+    def spatial(self) -> list[Any]:
+        """The variables of the spatial iterators."""
+        return [i.var for i in self.iterators if int(i.iter_type) != REDUCTION]
+
+    @property
+    def reduction(self) -> list[Any]:
+        """The variables of the iterators of the sum."""
+        return [i.var for i in self.iterators if int(i.iter_type) == REDUCTION]
+
 
 def find(function: Any, dtype: str = DTYPE) -> Contraction | None:
     """The contraction of a program whose other blocks are a padding and elementwise ones.

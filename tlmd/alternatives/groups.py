@@ -13,7 +13,7 @@ from typing import Any
 from tvm import tirx
 
 from tlmd.alternatives import contraction
-from tlmd.alternatives.contraction import Contraction, shape_of
+from tlmd.alternatives.contraction import Contraction, long, shape_of
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,8 @@ def find(found: Contraction, column: Any, innermost: Any, lanes: int) -> Blocks 
     if groups < 2 or columns % groups:
         return None
     outputs = columns // groups
-    first = tirx.floordiv(column, _long(outputs)) * _long(inputs)
+    per_group, needed = long((outputs, inputs))
+    first = tirx.floordiv(column, per_group) * needed
     if not contraction.same(found.data.indices[-1:], [first + innermost]):
         return None
     together = max(1, lanes // outputs)
@@ -55,7 +56,3 @@ def find(found: Contraction, column: Any, innermost: Any, lanes: int) -> Blocks 
     if block % lanes or groups % together:
         return None
     return Blocks(groups // together, block, inputs * together, together)
-
-
-def _long(number: int) -> Any:
-    return tirx.const(number, "int64")

@@ -20,9 +20,9 @@ from tvm import te, tirx
 from tvm_ffi import structural_map, structural_walk
 
 from tlmd.alternatives import bfloat16, contraction, groups, int8
-from tlmd.alternatives.contraction import Contraction, axis, dtype_of, long, shape_of
+from tlmd.alternatives.contraction import DTYPE, Contraction, axis, dtype_of, long, shape_of
 from tlmd.alternatives.groups import Blocks
-from tlmd.alternatives.implementation import REDUCTION, Implementation
+from tlmd.alternatives.implementation import Implementation
 from tlmd.alternatives.transforms import PACKED, PACKED_BF16, PACKED_INT8
 from tlmd.alternatives.words import WORD, Words
 
@@ -54,7 +54,7 @@ def packed(
     """
     words = WORDS.get(name)
     function = direct.module["main"]
-    found = contraction.find(function, words.given if words else "float32")
+    found = contraction.find(function, words.given if words else DTYPE)
     weights = [function.params[index] for index in constants]
     if found is None or not any(found.weights.source.same_as(p) for p in weights):
         return None
@@ -72,7 +72,7 @@ def packed(
 
 def _blocks(found: Contraction, lanes: int) -> Blocks | None:
     """The blocks of columns; None where this is neither a GEMM nor a grouped convolution."""
-    spatial, reduction = _iterators(found)
+    spatial, reduction = found.spatial, found.reduction
     column = spatial[-1]
     *inner, last = found.weights.indices
     if not last.same_as(column) or not contraction.same(inner, reduction):
@@ -91,18 +91,12 @@ def _panel(blocks: Blocks, lanes: int) -> int:
 
 def _has_words(found: Contraction, blocks: Blocks, words: Words) -> bool:
     """Whether the innermost sum goes along the innermost dimension of the data, in full words."""
-    *_, last = _iterators(found)[1]
+    last = found.reduction[-1]
     padded = multiple(blocks.channels, words.count)
     if blocks.is_grouped:
         return padded == blocks.channels
     is_along: bool = found.data.indices[-1].same_as(last)
     return is_along and padded <= _MOST_FILLED * blocks.channels
-
-
-def _iterators(found: Contraction) -> tuple[list[Any], list[Any]]:
-    """The variables of the spatial and of the reduction iterators."""
-    kinds = [(i.var, int(i.iter_type) == REDUCTION) for i in found.iterators]
-    return [v for v, is_sum in kinds if not is_sum], [v for v, is_sum in kinds if is_sum]
 
 
 def _uses(expression: Any, variable: Any) -> bool:
@@ -113,7 +107,7 @@ def _uses(expression: Any, variable: Any) -> bool:
 
 def _stages(found: Contraction, blocks: Blocks, lanes: int, words: Words | None) -> Any:
     """The function ``(data, weights, output)`` of the GEMM, and of writing its result."""
-    spatial, reduction = _iterators(found)
+    spatial, reduction = found.spatial, found.reduction
     *outer, columns = shape_of(found.output)
     rows, depth = math.prod(outer), [*shape_of(found.weights.source)[:-2], blocks.channels]
     panel = _panel(blocks, lanes)

@@ -22,8 +22,6 @@ from tlmd.alternatives.contraction import DTYPE, Contraction, axis, long, same, 
 from tlmd.alternatives.implementation import (
     PER_ELEMENT,
     PER_WEIGHT,
-    REDUCTION,
-    SPATIAL,
     Implementation,
 )
 from tlmd.alternatives.transforms import FILTERINGS, Filtering, Matrix
@@ -106,13 +104,11 @@ def _is_convolution(found: Contraction) -> bool:
     Or that of a 3-D convolution, with ``z`` in the output, ``z + k`` in the data, ``k`` in the
     weights.
     """
-    more = len(found.iterators) - 7
-    kinds = [int(i.iter_type) for i in found.iterators]
-    if more not in (0, 2) or kinds != [SPATIAL] * (4 + more // 2) + [REDUCTION] * (3 + more // 2):
+    spatial, reduction = found.spatial, found.reduction
+    if (len(spatial), len(reduction)) not in ((4, 3), (5, 4)):
         return False
-    variables = [iterator.var for iterator in found.iterators]
-    n, *z, y, x, o = variables[: 4 + more // 2]
-    *k, i, j, c = variables[4 + more // 2 :]
+    n, *z, y, x, o = spatial
+    *k, i, j, c = reduction
     along = [plane + tap for plane, tap in zip(z, k, strict=True)]
     matches = same(found.data.indices, (n, *along, y + i, x + j, c))
     matches = matches and same(found.weights.indices, (*k, i, j, c, o))

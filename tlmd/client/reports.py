@@ -95,7 +95,8 @@ class Result:
             "tasks": [self._task(row) for row in self.rows()],
             "e2e": _whole(*whole) if whole else None,
         }
-        return document | ({"precision": self.precision} if self.precision != FP32 else {})
+        precision = self.precision
+        return document | ({"precision": precision} if precision != FP32 else {})
 
     def _task(self, row: TaskResult) -> dict[str, Any]:
         share = self.shares.get(row.chosen.id, (None, ""))[0]

@@ -93,8 +93,8 @@ def parse(task: Task) -> Program:
         nonlocal steps
         steps = steps or getattr(call.op, "name", "") in _ROUNDING
 
-    tvm_ffi.structural_walk(function.body, (SBlockRealize, visit), order="post")
-    tvm_ffi.structural_walk(function.body, (tvm.ir.Call, visit_call))
+    callbacks = [(SBlockRealize, visit), (tvm.ir.Call, visit_call)]
+    tvm_ffi.structural_walk(function.body, callbacks, order="post")
     if not writes:  # an opaque body: by convention its result is the last argument
         writes.add(len(params) - 1)
         reads.update(range(len(params) - 1))

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import tvm
 
-from tlmd.alternatives import bfloat16, int8
+from tlmd.alternatives.packed import WORDS
 
 _PACKAGE = "tvm.s_tir.tensor_intrin"
 _SUBMODULES = {
@@ -36,5 +36,5 @@ def register(arch: str) -> None:
     for name in _SUBMODULES.get(arch, ()):
         importlib.import_module(f"{_PACKAGE}.{name}")
     if arch == "x86_64":
-        for words in (bfloat16.WORDS, int8.WORDS):
+        for words in WORDS.values():
             words.register()
