@@ -60,10 +60,14 @@ class MeasurerActor:
     def compare(self, data: bytes) -> list[bytes]:
         """Carry out a `CompareOrder`: one outcome per finalist, in order; none where it failed."""
         order = wire.unpack(CompareOrder, data)
+        tasks = {task.id: task for task in order.tasks}
         with self._lock:
-            space = self._spaces.get(order.task)
-            finalists = [MeasureInput(c.id, space.trace_json(c)) for c in order.finalists]
-        return [wire.pack(outcome) for outcome in self._measurer.compare(order.task, finalists)]
+            finalists = [
+                (task, MeasureInput(c.id, self._spaces.get(task).trace_json(c)))
+                for c in order.finalists
+                for task in [tasks[c.task_id]]
+            ]
+        return [wire.pack(outcome) for outcome in self._measurer.compare(finalists)]
 
     def baseline(self, data: bytes) -> bytes:
         """Carry out a `BaselineOrder`."""

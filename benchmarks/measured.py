@@ -38,7 +38,7 @@ def compare_finalists(
     space = TaskSpace(task)
     finalists = {c.id: MeasureInput(c.id, space.trace_json(c)) for c in candidates}
     finalists |= {given.candidate_id: given for given in others}
-    found = measurer.compare(task, list(finalists.values()))
+    found = measurer.compare([(task, given) for given in finalists.values()])
     if not found:
         raise SystemExit(f"the finalists of {task.name} could not be compared")
     return dict(zip(finalists, found, strict=True))

@@ -22,6 +22,7 @@ from typing import Any
 from benchmarks import peer, pinned
 from tlmd import children, wire
 from tlmd.measure.measurer import Measurer
+from tlmd.pipeline.task_groups import TaskGroup
 from tlmd.pipeline.task_state import TaskState
 from tlmd.selection import retimed
 from tlmd.types import Candidate, MeasureInput, Outcome, Record, Task
@@ -127,10 +128,11 @@ def _compared(measurer: Measurer, batch: CandidateBatch) -> TaskState:
             break
         for future in wait(in_flight, return_when=FIRST_COMPLETED).done:
             state.add([Record(in_flight.pop(future), future.result())])
-    while finalists := state.begin_comparison():
-        inputs = [MeasureInput(c.id, traces[c.id]) for c in finalists]
-        outcomes = measurer.compare(batch.task, inputs)
-        pairs, now = zip(state.records_of(finalists), outcomes, strict=bool(outcomes)), time.time()
+    group = TaskGroup(batch.task.computation, batch.task.weight, [state])
+    while finalists := group.begin_comparison():
+        inputs = [MeasureInput(r.candidate.id, traces[r.candidate.id]) for r in finalists]
+        outcomes = measurer.compare([(batch.task, given) for given in inputs])
+        pairs, now = zip(finalists, outcomes, strict=bool(outcomes)), time.time()
         state.replace([retimed(r, o, now, r.batch) for r, o in pairs])
     return state
 

@@ -66,7 +66,7 @@ def _compared(measurer: Any, task: Any, found: dict[str, Any]) -> report.Row:
     single = measurer.measure(task, inputs)
     if not all(outcome.ok and outcome.verified for outcome in single):
         raise SystemExit(f"a program is wrong: {[o.detail for o in single]}")
-    outcomes = measurer.compare(task, inputs) if len(inputs) > 1 else single
+    outcomes = measurer.compare([(task, i) for i in inputs]) if len(inputs) > 1 else single
     times = {n: round(o.seconds * 1e6, 1) for n, o in zip(names, outcomes, strict=True)}
     return {f"{name}_us": times.get(name) for name in found}
 

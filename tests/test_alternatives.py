@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -257,6 +258,27 @@ def test_candidates_are_compared_with_the_direct_program(
             (outcome,) = measurer.measure(task, (trial,))
             assert outcome.status is status, outcome
             assert outcome.verified is (status is Status.OK)
+
+
+def test_alternatives_are_timed_in_the_same_rounds(
+    groups: dict[str, list[Task]], tmp_path: Path
+) -> None:
+    tasks = next(group for group in groups.values() if len(group) > 1)
+    candidates = [_valid(TaskSpace(task), Random(2)) for task in tasks]
+    inputs = [
+        MeasureInput(c.id, TaskSpace(task).trace_json(c))
+        for task, c in zip(tasks, candidates, strict=True)
+    ]
+    finalists = list(zip(tasks, inputs, strict=True))
+    with Measurer(plan_cores(run=1), tmp_path, MeasureConfig(repeats=3)) as measurer:
+        alone = [measurer.measure(task, [given])[0] for task, given in finalists]
+        together = measurer.compare(finalists)
+    assert len(together) == len(tasks) > 1
+    assert all(outcome.ok and outcome.compared for outcome in together)
+    # Each ran its own program: a clear order is the same in both.
+    for (a, b), (c, d) in zip(pairwise(alone), pairwise(together), strict=True):
+        if not 0.3 < a.seconds / b.seconds < 3:
+            assert (a.seconds < b.seconds) is (c.seconds < d.seconds)
 
 
 def _negated(direct: str) -> str:

@@ -73,7 +73,7 @@ def test_a_child_loses_no_time_while_others_have_its_core() -> None:
     programs = [subprocess.Popen([sys.executable, "-c", code]) for code in codes]
     try:
         wait_for(lambda: core_wait_s(programs[0].pid) > 0.2, 60, "wait for the core")
-        request = MeasureRequest(1, "task", ())
+        request = MeasureRequest(1, ("task",), ())
         busy, sleeps = (ForkedChild(p.pid, -1, -1, request) for p in programs[1:])
         sleeps.set_deadline(1.0)
         busy.deadline = before = 1.0

@@ -57,5 +57,5 @@ def test_it_waits_no_longer_than_allowed(tmp_path: Path) -> None:
 def test_the_least_time_of_a_task_is_that_of_its_multiply_adds(tmp_path: Path) -> None:
     task = modules.gemm(64, 96, 128)
     server = context(Monitor(0), 0.0, tmp_path)
-    child = ChildContext(server, parse(task), None, -1, Stopwatch(0.0))
-    assert child.least_s() == pytest.approx(2 * 64 * 96 * 128 / (2 * 100e9))  # two cores
+    child = ChildContext(server, (), -1, Stopwatch(0.0))
+    assert child.least_s(parse(task)) == pytest.approx(2 * 64 * 96 * 128 / (2 * 100e9))  # two cores

@@ -138,14 +138,14 @@ def test_finalists_are_timed_in_interleaved_rounds(measurer: Measurer) -> None:
     outcomes = outcomes_of(measurer, trials)
     assert all(o.verified for o in outcomes)
     seconds = [o.seconds for o in outcomes]
-    finalists = [trials[seconds.index(pick(seconds))].input for pick in (min, max)]
-    first, last = sorted(measurer.compare(task, finalists), key=lambda outcome: outcome.seconds)
+    finalists = [(task, trials[seconds.index(pick(seconds))].input) for pick in (min, max)]
+    first, last = sorted(measurer.compare(finalists), key=lambda outcome: outcome.seconds)
     assert first.compared and last.compared and first.low <= first.seconds <= first.high
     assert len(first.samples) >= len(last.samples) >= 5
     wrong = MeasureInput("wrong", json.dumps([[["GetSBlock", [], ["nowhere", "main"], ["b"]]], []]))
-    assert measurer.compare(task, [wrong, wrong]) == ()
+    assert measurer.compare([(task, wrong), (task, wrong)]) == ()
     with pytest.raises(ValueError, match="two finalists"):
-        measurer.compare(task, finalists[:1])
+        measurer.compare(finalists[:1])
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")

@@ -73,5 +73,22 @@ def test_an_exhausted_alternative_leaves_its_trials_to_the_others() -> None:
     run.until_idle()
     assert job.state is JobState.DONE
     assert [state.trials for state in job.tasks] == [10, 2]
-    compared = {o.task.id for _, _, _, o in pool.log if isinstance(o, CompareOrder)}
-    assert compared == {"a"}, "only the finalists of the fastest alternative"
+    (order,) = (o for _, _, _, o in pool.log if isinstance(o, CompareOrder))
+    assert {c.task_id for c in order.finalists} == {"a"}, "no program of the other comes close"
+
+
+def test_finalists_of_different_alternatives_are_in_one_comparison() -> None:
+    pool = SimulatedWorkerPool({"a": 7, "b": 7}, width=0.2)  # both are equally fast
+    run = Run(options(batch=8, per_task=4, train=False), pool)
+    jobs = [TuningJob(name, trials=12) for name in ("j", "k")]
+    for job in jobs:
+        run.pipeline.add_job(job, [task("a"), replace(task("b"), group="a", alternative="b")])
+    run.until_idle()
+    assert all(job.state is JobState.DONE for job in jobs)
+    orders = [o for _, _, _, o in pool.log if isinstance(o, CompareOrder)]
+    assert len(orders) == 1, "the jobs share it"
+    assert {c.task_id for c in orders[0].finalists} == {"a", "b"}
+    first, second = (state.best for state in jobs[0].tasks)
+    assert first and second and first.outcome.compared and first.created == second.created
+    newest = {r.candidate.id: r for r in run.store.rows}
+    assert all(newest[c.id].outcome.compared for c in orders[0].finalists)

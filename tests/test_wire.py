@@ -53,8 +53,8 @@ messages = st.one_of(
     st.builds(WriteOrder, numbers, st.just(TASK), numbers, times, some(records)),
     st.builds(Written, some(proposals), some(records), numbers),
     st.builds(MeasureOrder, numbers, st.just(TASK), some(inputs)),
-    st.builds(CompareOrder, st.just(TASK), some(candidates)),
-    st.builds(MeasureRequest, numbers, texts, some(inputs)),
+    st.builds(CompareOrder, st.just((TASK, TASK)), some(candidates)),
+    st.builds(MeasureRequest, numbers, some(texts), some(inputs)),
     st.builds(MeasureReply, numbers, some(outcomes), times),
     st.builds(TrainOrder, numbers, numbers, st.just((TASK,)), some(records), st.booleans()),
 )

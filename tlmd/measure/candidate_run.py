@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tlmd.measure import timing, verify
-from tlmd.measure.child_context import ChildContext, outcome_of, speed_change
+from tlmd.measure.child_context import ChildContext, LoadedProgram, outcome_of, speed_change
 from tlmd.measure.energy import EnergyMeter
 from tlmd.measure.executable import Executable
 from tlmd.measure.protocol import NO_REFERENCE, MeasureRequest
@@ -29,18 +29,20 @@ class CandidateRun:
 
     def __init__(self, context: ChildContext, request: MeasureRequest) -> None:
         self._is_baseline = request.is_baseline
-        if request.is_baseline and context.program.direct is not None:
-            context = replace(context, program=context.program.direct, inputs=None)
+        (loaded,) = context.loaded
+        if request.is_baseline and loaded.program.direct is not None:
+            loaded = LoadedProgram(loaded.program.direct)
         self._context = context
         self._server = context.server
-        self._program = context.program
+        self._loaded = loaded
+        self._program = loaded.program
         self._candidate = request.inputs[0] if request.inputs else None
 
     def measure(self) -> tuple[Outcome]:
         """The outcome of the candidate. Raises the error of the stage that failed."""
         reference = self._server.store.get(self._program.reference_id)
         positive = reference.positive if reference else False
-        (executable,) = self._context.prepare([self._schedule()], positive)
+        (executable,) = self._context.prepare([(self._loaded, self._schedule())], positive)
         with self._context.timing():
             first = self._first_run(executable)
             if self._is_baseline and reference is None:
@@ -86,7 +88,7 @@ class CandidateRun:
             rule = timing.StoppingRule(repeats=_BASELINE_REPEATS, budget_s=_BASELINE_S)
         else:
             incumbent_s = self._candidate.incumbent_s
-            least_s = self._context.least_s()
+            least_s = self._context.least_s(self._program)
             rule = timing.StoppingRule(incumbent_s, config.repeats, config.budget, least_s)
         meter = EnergyMeter()
         meter.start()

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from tlmd.measure import sandbox
 from tlmd.measure.candidate_run import CandidateRun
-from tlmd.measure.child_context import ChildContext, ServerContext, Stopwatch
+from tlmd.measure.child_context import ChildContext, LoadedProgram, ServerContext, Stopwatch
 from tlmd.measure.finalist_comparison import FinalistComparison
 from tlmd.measure.program import Program
 from tlmd.measure.protocol import MeasureReply, MeasureRequest, send
@@ -24,20 +25,20 @@ from tlmd.types import Outcome, Status, Timing
 def run(
     server: ServerContext,
     request: MeasureRequest,
-    program: Program,
-    inputs: list[Any] | None,
+    given: Sequence[tuple[Program, list[Any] | None]],
     forked_s: float,
     report_fd: int,
     log_fd: int,
 ) -> None:
     """Carry out `request` and report; never raises. `forked_s` is `time.perf_counter` at the fork.
 
-    `inputs` are the program's arguments, None where the child has to make them.
+    `given` is the program of each input with its arguments, None where the child has to make them.
     """
     sandbox.restrict(server.setup, server.config, request.is_baseline, log_fd)
     stopwatch = Stopwatch(forked_s)
     stopwatch.lap("start")
-    context = ChildContext(server, program, inputs, report_fd, stopwatch)
+    loaded = tuple(LoadedProgram(program, inputs) for program, inputs in given)
+    context = ChildContext(server, loaded, report_fd, stopwatch)
     try:
         work = FinalistComparison if request.is_comparison else CandidateRun
         outcomes = work(context, request).measure()

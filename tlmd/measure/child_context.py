@@ -70,47 +70,57 @@ class Stopwatch:
         self.last = now
 
 
+@dataclass(frozen=True)
+class LoadedProgram:
+    """A task's unscheduled program and its arguments."""
+
+    program: Program
+    inputs: list[Any] | None = None
+    """TVM tensors that the child inherits; None where it makes them itself."""
+
+
 @dataclass
 class ChildContext:
     """What one child works with."""
 
     server: ServerContext
-    program: Program
-    inputs: list[Any] | None
-    """TVM tensors that the child inherits; None where it makes them itself."""
+    loaded: tuple[LoadedProgram, ...]
+    """One for each input of the request; without inputs the one whose time is wanted."""
     report_fd: int
     """Where the child reports its stages and its outcomes."""
     stopwatch: Stopwatch
     built: bool = False
     """The program is compiled: an error from now on is an error of the program."""
 
-    def least_s(self) -> float:
-        """Seconds that the multiply-adds of the task take at least; 0 if that is not known."""
+    def least_s(self, program: Program) -> float:
+        """Seconds that the multiply-adds of a task take at least; 0 if that is not known."""
         monitor, setup = self.server.drift_monitor, self.server.setup
-        faster = _FASTER.get(self.program.multiplied)
+        faster = _FASTER.get(program.multiplied)
         if monitor is None or faster is None:
             return 0.0
-        return self.program.task.flops / (faster * monitor.gflops * 1e9 * len(setup.run))
+        return program.task.flops / (faster * monitor.gflops * 1e9 * len(setup.run))
 
-    def prepare(self, modules: Sequence[Any], positive: bool) -> list[Executable]:
+    def prepare(
+        self, scheduled: Sequence[tuple[LoadedProgram, Any]], positive: bool
+    ) -> list[Executable]:
         """Compile scheduled modules as TVM's users do, and give them their arguments."""
         self.stopwatch.lap("schedule")
-        executables = [self._build(module) for module in modules]
+        executables = [self._build(loaded.program, module) for loaded, module in scheduled]
         self.built = True
         self.stopwatch.lap("build")
-        for executable in executables:
-            executable.allocate(self.inputs, positive)
+        for executable, (loaded, _) in zip(executables, scheduled, strict=True):
+            executable.allocate(loaded.inputs, positive)
         self.stopwatch.lap("allocate")
         return executables
 
-    def _build(self, module: Any) -> Executable:
+    def _build(self, program: Program, module: Any) -> Executable:
         server = self.server
         # The arguments are known to be right; building checks for them would take longer than
         # building many programs.
         with tvm.transform.PassContext(config={"tirx.disable_assert": True}):
             runtime = tvm.compile(module, server.target).jit()
         device = tvm.cpu() if server.drift_monitor else tvm.device(server.setup.target.device)
-        return Executable(runtime, self.program, device, server.config.cache == "cold")
+        return Executable(runtime, program, device, server.config.cache == "cold")
 
     @contextlib.contextmanager
     def timing(self) -> Iterator[None]:

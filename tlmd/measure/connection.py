@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections import OrderedDict
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -77,20 +78,24 @@ class Connection:
         """The descriptor to poll for replies."""
         return self._socket.fileno()
 
-    def send_request(self, task: Task, request: MeasureRequest) -> None:
-        """Send a request, and before it the task where the server does not have it.
+    def send_request(self, tasks: Iterable[Task], request: MeasureRequest) -> None:
+        """Send a request, and before it those of its tasks that the server does not have.
 
         Raises `OSError` when the server is gone.
         """
+        for task in tasks:
+            self._load(task)
+        self._send(request)
+
+    def _load(self, task: Task) -> None:
         if task.id in self._loaded:
             self._loaded.move_to_end(task.id)
-        else:
-            forget = ""
-            if len(self._loaded) >= _LOADED_TASKS:
-                forget = self._loaded.popitem(last=False)[0]
-            self._loaded[task.id] = None
-            self._send(LoadTask(task, forget))
-        self._send(request)
+            return
+        forget = ""
+        if len(self._loaded) >= _LOADED_TASKS:
+            forget = self._loaded.popitem(last=False)[0]
+        self._loaded[task.id] = None
+        self._send(LoadTask(task, forget))
 
     def read(self) -> list[Any] | None:
         """Messages that have arrived; None where the server is gone or sends something else."""

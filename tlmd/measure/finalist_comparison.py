@@ -1,4 +1,7 @@
-"""Finalists of one task in one child: built one after the other, timed in interleaved rounds."""
+"""Finalists of one computation in one child: built one by one, timed in interleaved rounds.
+
+They may be programs of several alternatives, whose weights have other layouts.
+"""
 
 from __future__ import annotations
 
@@ -25,26 +28,30 @@ class FinalistComparison:
 
     def measure(self) -> tuple[Outcome, ...]:
         """One outcome per finalist. Raises the error of the first one that fails."""
-        server, program = self._context.server, self._context.program
+        server, programs = self._context.server, [p.program for p in self._context.loaded]
         modules = [
             build_module(program.module, finalist.trace, server.target)
-            for finalist in self._request.inputs
+            for program, finalist in zip(programs, self._request.inputs, strict=True)
         ]
-        reference = server.store.get(program.reference_id)
-        executables = self._context.prepare(modules, reference.positive if reference else False)
+        reference = server.store.get(programs[0].reference_id)
+        executables = self._context.prepare(
+            list(zip(self._context.loaded, modules, strict=True)),
+            reference.positive if reference else False,
+        )
         with self._context.timing():
             first_s = [executable.first_run()[0] for executable in executables]
             budget_s = server.config.budget * len(executables)
             samples = interleaving.interleave(
                 [executable.run for executable in executables], server.read, first_s, budget_s
             )
-        return _outcomes(samples, self._context.least_s())
+        return _outcomes(samples, [self._context.least_s(program) for program in programs])
 
 
-def _outcomes(samples: list[Samples], least_s: float) -> tuple[Outcome, ...]:
+def _outcomes(samples: list[Samples], least_s: list[float]) -> tuple[Outcome, ...]:
     """The leader has its own time; the others have the leader's times their ratio to it."""
-    best = samples[interleaving.leader(samples)]
-    limited = replace(best, least_s=least_s)
+    first = interleaving.leader(samples)
+    best = samples[first]
+    limited = replace(best, least_s=least_s[first])
     leader = outcome_of(limited, speed_change(best.readings), None)
     outcomes = []
     for found in samples:

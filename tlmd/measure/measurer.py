@@ -11,7 +11,6 @@ import threading
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
@@ -21,6 +20,7 @@ from tlmd.measure.connection import Connection
 from tlmd.measure.cores import CoreLayout
 from tlmd.measure.protocol import MeasureReply, MeasureRequest, Setup
 from tlmd.measure.reference_tracker import ReferenceTracker
+from tlmd.measure.submission import Submission
 from tlmd.measure.verify import ReferenceStore
 from tlmd.types import Baseline, MeasureInput, Outcome, Status, TargetInfo, Task
 
@@ -29,29 +29,6 @@ _log = logging.getLogger("tlmd.measure")
 _GRACE_S = 60.0  # a server that is silent for this long after all its time limits is stuck
 _ATTEMPTS = 2  # servers that may die with a candidate before it fails
 _CLOSE_S = 30.0
-
-
-@dataclass(eq=False)
-class _Submission:
-    """Work for the server, and the future of its outcomes."""
-
-    target: TargetInfo
-    task: Task | None = None
-    """None: only start the server for `target`."""
-    inputs: tuple[MeasureInput, ...] = ()
-    """One candidate, several finalists, or none for the unscheduled program."""
-    single: bool = False
-    """The future gives one outcome instead of a tuple."""
-    future: Future[Any] = field(default_factory=Future)
-    attempts: int = 0
-    """Servers it was sent to."""
-
-    @property
-    def is_baseline(self) -> bool:
-        return self.task is not None and not self.inputs
-
-    def finish(self, outcomes: tuple[Outcome, ...]) -> None:
-        self.future.set_result(outcomes[0] if self.single else outcomes)
 
 
 class Measurer:
@@ -81,9 +58,9 @@ class Measurer:
         self._target: TargetInfo | None = None
         self._reference_s = 0.0
         self._tickets = itertools.count(1)
-        self._submitted: deque[_Submission] = deque()  # appended to by any thread
-        self._waiting: deque[_Submission] = deque()
-        self._in_flight: dict[int, _Submission] = {}
+        self._submitted: deque[Submission] = deque()  # appended to by any thread
+        self._waiting: deque[Submission] = deque()
+        self._in_flight: dict[int, Submission] = {}
         self._lock = threading.Lock()  # after `close` has it, nothing is submitted
         self._closing = threading.Event()
         self._wake_read, self._wake_write = os.pipe()
@@ -104,7 +81,7 @@ class Measurer:
 
     def start(self, target: TargetInfo) -> None:
         """Start the server for a target (about 3 s) before the first candidate; blocks."""
-        self._submit(_Submission(target)).result()
+        self._submit(Submission(target)).result()
 
     def submit(self, task: Task, candidate: MeasureInput) -> Future[Outcome]:
         """Build, time and check one candidate; returns at once.
@@ -112,7 +89,7 @@ class Measurer:
         If the task has no reference outputs, its unscheduled program is measured first. The future
         can be cancelled until the server has the candidate.
         """
-        return self._submit(_Submission(task.target, task, (candidate,), single=True))
+        return self._submit(Submission(task.target, (task,), (candidate,), single=True))
 
     def measure(self, task: Task, candidates: Sequence[MeasureInput]) -> list[Outcome]:
         """The outcome of each candidate, in order; blocks."""
@@ -124,22 +101,24 @@ class Measurer:
 
         Seconds are infinite where it fails. Candidates of such a task are never verified.
         """
-        (outcome,) = self._submit(_Submission(task.target, task)).result()
+        (outcome,) = self._submit(Submission(task.target, (task,))).result()
         return Baseline(task.id, outcome.seconds, task.target.fingerprint)
 
-    def compare(self, task: Task, finalists: Sequence[MeasureInput]) -> tuple[Outcome, ...]:
-        """Time verified candidates of a task in interleaved rounds; blocks.
+    def compare(self, finalists: Sequence[tuple[Task, MeasureInput]]) -> tuple[Outcome, ...]:
+        """Time verified candidates of one computation in interleaved rounds; blocks.
 
         One outcome each, in order. Empty where the comparison failed; the candidates themselves
         have not failed then.
         """
         if len(finalists) < 2:
             raise ValueError("a comparison needs at least two finalists")
-        submission = _Submission(task.target, task, tuple(finalists))
-        outcomes: tuple[Outcome, ...] = self._submit(submission).result()
+        tasks, inputs = zip(*finalists, strict=True)
+        outcomes: tuple[Outcome, ...] = self._submit(
+            Submission(tasks[0].target, tasks, inputs)
+        ).result()
         if len(outcomes) == len(finalists) and all(o.ok for o in outcomes):
             return outcomes
-        _log.warning("no comparison for %s: %s", task.name, outcomes[0].detail)
+        _log.warning("no comparison for %s: %s", tasks[0].name, outcomes[0].detail)
         return ()
 
     def close(self) -> None:
@@ -152,7 +131,7 @@ class Measurer:
         self._wake()
         self._thread.join(_CLOSE_S)
 
-    def _submit(self, submission: _Submission) -> Future[Any]:
+    def _submit(self, submission: Submission) -> Future[Any]:
         with self._lock:
             if self._closing.is_set():
                 raise RuntimeError("the measurer is closed")
@@ -180,7 +159,7 @@ class Measurer:
         os.close(self._wake_read)
         os.close(self._wake_write)
 
-    def _next(self) -> _Submission | None:
+    def _next(self) -> Submission | None:
         """The next submission for the server; None where it has enough, or there is none."""
         while self._submitted:
             self._waiting.append(self._submitted.popleft())
@@ -199,7 +178,7 @@ class Measurer:
             if task and len(submission.inputs) == 1 and self._references.needs_baseline(task):
                 if self._references.is_in_flight(task):
                     continue
-                return _Submission(submission.target, task)
+                return Submission(submission.target, (task,))
             self._waiting.remove(submission)
             # A cancelled one is skipped; one that was sent before is running already.
             if submission.attempts or submission.future.set_running_or_notify_cancel():
@@ -223,18 +202,19 @@ class Measurer:
             # Kept over restarts, so that drift is always relative to the same moment.
             self._reference_s = self._server.reference_s
 
-    def _send(self, submission: _Submission) -> None:
-        task, server = submission.task, self._server
-        if task is None or server is None:
+    def _send(self, submission: Submission) -> None:
+        tasks, server = submission.tasks, self._server
+        if not tasks or server is None:
             submission.finish(())
             return
         if submission.is_baseline:
-            self._references.started(task)
+            self._references.started(tasks[0])
         ticket = next(self._tickets)
         submission.attempts += 1
         self._in_flight[ticket] = submission
         with contextlib.suppress(OSError):  # `_receive` notices the end of the stream and recovers
-            server.send_request(task, MeasureRequest(ticket, task.id, submission.inputs))
+            ids = tuple(task.id for task in tasks)
+            server.send_request(tasks, MeasureRequest(ticket, ids, submission.inputs))
 
     def _receive(self) -> None:
         """Wait for replies or submissions; restart a server that is stuck."""

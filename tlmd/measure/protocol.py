@@ -64,7 +64,9 @@ class MeasureRequest:
     """
 
     ticket: int
-    task_id: str
+    task_ids: tuple[str, ...]
+    """The task of each input; finalists may be those of alternatives of one computation. Without
+    inputs the task itself."""
     inputs: tuple[MeasureInput, ...]
 
     @property

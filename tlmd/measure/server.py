@@ -159,31 +159,32 @@ class MeasureServer:
             except Exception as error:
                 self._programs[message.task.id] = f"the task's module cannot be used: {error}"
         elif isinstance(message, MeasureRequest):
-            known = self._programs.get(message.task_id, "the task was not loaded")
-            if isinstance(known, str):
-                detail = " ".join(known.split())[:300]
+            missing = "the task was not loaded"
+            known = [self._programs.get(task_id, missing) for task_id in message.task_ids]
+            errors = [program for program in known if isinstance(program, str)]
+            if errors:
+                detail = " ".join(errors[0].split())[:300]
                 self._reply(message, (Outcome(Status.BUILD_ERROR, detail=detail),))
             else:
                 self._fork(message, known)
 
-    def _fork(self, request: MeasureRequest, program: Any) -> None:
+    def _fork(self, request: MeasureRequest, programs: list[Any]) -> None:
         read_fd, write_fd = os.pipe()
         log_fd = os.memfd_create("candidate")
-        inputs = self._cached_inputs(program)
+        given = [(program, self._cached_inputs(program)) for program in programs]
         forked = time.perf_counter()
         pid = os.fork()
         if pid == 0:
             status = 1
             try:
                 os.close(self._sock)  # the client must see our end, not our children's
-                self._run_child(self._context, request, program, inputs, forked, write_fd, log_fd)
+                self._run_child(self._context, request, given, forked, write_fd, log_fd)
                 status = 0
             finally:
                 os._exit(status)
         os.close(write_fd)
-        programs = max(1, len(request.inputs))
         child = self._children[read_fd] = ForkedChild(pid, read_fd, log_fd, request)
-        child.set_deadline(self._config.build_timeout * programs)
+        child.set_deadline(self._config.build_timeout * len(programs))
 
     def _cached_inputs(self, program: Any) -> list[Any] | None:
         """Inputs that children inherit; None where they are too large to keep in memory."""

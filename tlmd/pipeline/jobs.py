@@ -117,9 +117,9 @@ class TuningJob:
 
     def is_finished_with(self, group: TaskGroup) -> bool:
         """Whether nothing of a group is left to measure, the finalists included."""
-        if not self.is_measured(group) or any(task.comparing for task in group.members):
+        if not self.is_measured(group) or group.is_comparing:
             return False
-        return self.corpus or self.past_deadline or not group.best.finalists
+        return self.corpus or self.past_deadline or not group.finalists
 
     def update(self, now: float, paused: bool = False) -> bool:
         """Whether the job has what it asked for, or is out of time with a program for every task.

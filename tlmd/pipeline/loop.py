@@ -262,7 +262,7 @@ class Pipeline:
             if not job.corpus:
                 for group in job.groups:
                     if job.is_measured(group) and not job.is_finished_with(group):
-                        self.measuring.want_comparison(group.best)
+                        self.measuring.comparisons.want(group)
             if job.update(now, self.paused):
                 self._remove_unwanted(job)
                 if not self._is_in_flight(job):

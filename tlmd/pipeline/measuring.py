@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from tlmd.pipeline.batches import Batch, Retries, crashed
+from tlmd.pipeline.comparisons import Comparisons
 from tlmd.pipeline.learning import Learning
 from tlmd.pipeline.orders import (
     BaselineOrder,
@@ -23,7 +24,6 @@ from tlmd.pipeline.orders import (
 )
 from tlmd.pipeline.state import PipelineState
 from tlmd.pipeline.task_state import TaskState
-from tlmd.selection import retimed
 from tlmd.types import Baseline, Outcome, Record, TargetInfo, Task
 
 _log = logging.getLogger("tlmd.pipeline")
@@ -53,12 +53,12 @@ class Measuring:
         self.lag = 0  # of the last candidates
         self._state = state
         self._options = state.options.pipeline
+        self.comparisons = Comparisons(state)
         self._learning = learning
         self._on_records = on_records
         self._on_errors = on_errors
         self._baselines: dict[tuple[str, str], BaselineOrder] = {}  # that no slot has yet
         self._without_baseline: dict[tuple[str, str], list[TaskState]] = {}
-        self._comparisons: deque[TaskState] = deque()  # that no slot has yet
         self._retries = Retries()
         self._errors: Counter[str] = Counter()  # by slot: in a row
         self._set_aside_until: dict[str, float] = {}
@@ -93,11 +93,6 @@ class Measuring:
         if task not in waiting:
             waiting.append(task)
 
-    def want_comparison(self, task: TaskState) -> None:
-        """Have the finalists of a task compared."""
-        if task not in self._comparisons and not task.comparing:
-            self._comparisons.append(task)
-
     def send_orders(self) -> None:
         """Give every slot as many orders as it may hold."""
         nothing_for: set[TargetInfo | None] = set()
@@ -128,10 +123,8 @@ class Measuring:
 
     def _next(self, worker: Worker) -> SlotOrder | None:
         """Finalists first, then candidates and the baselines that they need, then baselines."""
-        for task in self._comparisons:
-            if worker.accepts(task.task.target):
-                self._comparisons.remove(task)
-                return CompareOrder(task.task, task.begin_comparison())
+        if (comparison := self.comparisons.next(worker)) is not None:
+            return comparison
         orders = self._state.orders.get(worker.name, ())
         if not any(isinstance(o, BaselineOrder) for o in orders):
             # One baseline at a time beside candidates, so that the next batch need not wait for it.
@@ -200,7 +193,9 @@ class Measuring:
         if isinstance(event.order, BaselineOrder):
             self._on_baseline(event, event.order)
         elif isinstance(event.order, CompareOrder):
-            self._on_comparison(event, event.order)
+            answer = event.answer if isinstance(event, OrderDone) else ()
+            outcomes = answer if isinstance(answer, tuple) else ()
+            self.comparisons.finish(event.order, outcomes, max(self.step, 0))
         elif isinstance(event.order, MeasureOrder):
             self._on_candidates(event, event.order)
 
@@ -212,16 +207,6 @@ class Measuring:
             task.baseline = replace(event.answer, task_id=task.task.id)
             if math.isfinite(event.answer.seconds):  # a failure is not kept: it is tried again
                 self._state.writer.baselines.append(task.baseline)
-
-    def _on_comparison(self, event: SlotEvent, order: CompareOrder) -> None:
-        task = self._state.task(order.task)
-        task.comparing = False
-        if isinstance(event, OrderDone) and isinstance(event.answer, tuple):
-            pairs = zip(task.records_of(order.finalists), event.answer, strict=False)
-            now, step = self._state.clock.now(), max(self.step, 0)
-            # With a batch number of its own it does not replace the earlier record in the store.
-            compared = [retimed(r, outcome, now, max(step, r.batch)) for r, outcome in pairs]
-            self._state.replace_records(task, compared)
 
     def _on_candidates(self, event: SlotEvent, order: MeasureOrder) -> None:
         batch = self._state.batch(order.batch)

@@ -113,13 +113,19 @@ class BaselineOrder:
 
 @dataclass(frozen=True)
 class CompareOrder:
-    """To a slot: time verified candidates of a task against each other, in interleaved rounds.
+    """To a slot: time verified candidates of one computation in interleaved rounds.
 
     The answer has one outcome each, in order; it is empty where the comparison failed.
     """
 
-    task: Task
+    tasks: tuple[Task, ...]
+    """The tasks of the finalists: alternatives of one computation."""
     finalists: tuple[Candidate, ...]
+
+    @property
+    def task(self) -> Task:
+        """One of the tasks; all have one target."""
+        return self.tasks[0]
 
 
 @dataclass(frozen=True)

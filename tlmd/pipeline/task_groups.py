@@ -6,12 +6,15 @@ import math
 from dataclasses import dataclass, field
 
 from tlmd.pipeline.task_state import TaskState
-from tlmd.types import TargetInfo
+from tlmd.selection import finalists, leaders, winner
+from tlmd.types import Record, TargetInfo
 
 _FIRST = 4  # candidates of each alternative before the promising ones get the rest
+# Comparisons of one group: after each, the best may be another one that was not compared yet.
+_MAX_COMPARISONS = 3
 
 
-@dataclass
+@dataclass(eq=False)
 class TaskGroup:
     """Tasks that compute the same. Most groups have one task; trials count for the whole group."""
 
@@ -25,9 +28,15 @@ class TaskGroup:
     """In the order in which they are tried."""
 
     @property
+    def best_record(self) -> Record | None:
+        """The best of all members; None while there is none."""
+        return winner(*leaders(record for task in self.members for record in task.leaders))
+
+    @property
     def best(self) -> TaskState:
-        """The member with the fastest program; the first one while there is none."""
-        return min(self.members, key=lambda task: task.best_seconds)
+        """The member with the best record; the first one while there is none."""
+        record = self.best_record
+        return next((t for t in self.members if t.best is record), self.members[0])
 
     @property
     def best_seconds(self) -> float:
@@ -58,6 +67,26 @@ class TaskGroup:
     def claimed(self) -> int:
         """Trials that are done, pending or being written."""
         return sum(task.claimed for task in self.members)
+
+    @property
+    def finalists(self) -> tuple[Record, ...]:
+        """Records to compare before the best is certain; empty where it is certain."""
+        if min(task.comparisons for task in self.members) >= _MAX_COMPARISONS:
+            return ()
+        return finalists((r for task in self.members for r in task.own), self.best_record)
+
+    def begin_comparison(self) -> tuple[Record, ...]:
+        """The finalists, for the slot that compares them from now on."""
+        found = self.finalists
+        for task in self.members:
+            task.comparisons += 1
+            task.comparing = bool(found)
+        return found
+
+    @property
+    def is_comparing(self) -> bool:
+        """A slot compares finalists of it."""
+        return any(task.comparing for task in self.members)
 
     @property
     def keys(self) -> set[tuple[str, str]]:

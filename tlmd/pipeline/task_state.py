@@ -6,11 +6,9 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from tlmd.selection import finalists, leaders, leading, winner
+from tlmd.selection import leaders, leading, winner
 from tlmd.types import Baseline, Candidate, Proposal, Record, Status, Task
 
-# Comparisons of one task: after each, the best may be another one that was not compared yet.
-_MAX_COMPARISONS = 3
 _MAX_EMPTY_ROUNDS = 4  # rounds in which TVM refuses every candidate, before a task is exhausted
 INCUMBENTS = 16
 """The fastest records of a task, which a generator gets to refine."""
@@ -41,15 +39,15 @@ class TaskState:
         self.trials = 0
         self.failed = 0
         self.best: Record | None = None
-        self.comparing = False  # a slot compares its finalists
+        self.comparing = False  # a slot compares finalists of its group
+        self.comparisons = 0  # of its group, since the newest record
         self.best_after_batch: list[float] = []  # seconds
-        self._comparisons = 0
         self.history: list[tuple[str, str]] = []
         """Ids and module hashes of all that was measured here or is pending. It only grows, but for
         `drop`."""
         self.history_begun = 0
         """How often it was begun anew."""
-        self._leaders: list[Record] = []
+        self.leaders: list[Record] = []  # see `selection.leaders`
         self._fastest: tuple[Record, ...] = ()
         self._ids: set[str] = set()
         self._hashes: set[str] = set()
@@ -69,13 +67,13 @@ class TaskState:
             self.newest_batch = max(self.newest_batch, record.batch)
             self._remember(record.candidate.id, record.module_hash)
             self.trials += record.outcome.status is not Status.INVALID
-            self._comparisons = 0
+            self.comparisons = 0
         full = len(self._fastest) == INCUMBENTS
         slowest = self._fastest[-1].outcome.seconds if full else math.inf
         fast = [r for r in own if r.outcome.verified and r.outcome.seconds < slowest]
         if fast:
             self._fastest = leading([*self._fastest, *fast], INCUMBENTS)
-        self._lead([*self._leaders, *own])
+        self._lead([*self.leaders, *own])
 
     def wait_for(self, proposals: Iterable[Proposal]) -> None:
         """These will be measured."""
@@ -108,25 +106,8 @@ class TaskState:
     def _lead(self, rivals: Iterable[Record]) -> None:
         """Find the best among `rivals`."""
         compared, alone = leaders(rivals)
-        self._leaders = [record for record in (compared, alone) if record is not None]
+        self.leaders = [record for record in (compared, alone) if record is not None]
         self.best = winner(compared, alone)
-
-    @property
-    def finalists(self) -> tuple[Record, ...]:
-        """Records to compare before the best is certain; empty where it is certain."""
-        return finalists(self.own, self.best) if self._comparisons < _MAX_COMPARISONS else ()
-
-    def begin_comparison(self) -> tuple[Candidate, ...]:
-        """The finalists, for the slot that compares them from now on."""
-        found = self.finalists
-        self._comparisons += 1
-        self.comparing = bool(found)
-        return tuple(record.candidate for record in found)
-
-    def records_of(self, candidates: Iterable[Candidate]) -> list[Record]:
-        """The records of these candidates, in their order."""
-        known = {r.candidate.id: r for r in self.records}
-        return [known[candidate.id] for candidate in candidates]
 
     @property
     def own(self) -> tuple[Record, ...]:
