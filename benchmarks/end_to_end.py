@@ -3,9 +3,10 @@
 `python -m benchmarks.end_to_end [MODEL ...] [--cores 1 2] [--trials 16] [--precision fp32]
 [--json FILE]` tunes each model for each number of cores, and times all of them interleaved in one
 process on as many cores, in this precision (`deployments`; int8: quantised by ONNX Runtime). With
-several `--trials` the same model is tuned further. `--resume` keeps the rows that FILE has; each
-row says the commit that it is of. The headline `ratio` is the time of the fastest of the four over
-tlmd's, geometric mean.
+several `--trials` the same model is tuned further. With `--time-budget SECONDS ...` each of them is
+tuned anew for so long, with at most the largest of `--trials`. `--resume` keeps the rows that FILE
+has; each row says the commit that it is of. The headline `ratio` is the time of the fastest of the
+four over tlmd's, geometric mean.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import json
 import sys
 import tempfile
 import time
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +25,7 @@ from tlmd import children
 from tlmd.model_spec import FP32, INT8, PRECISIONS, ModelSpec
 
 _MODELS = ("resnet18", "resnet50", "mobilenet-v2", "bert-small", "vit-s16")
-_KEY = ("model", "cores", "trials", "precision")
+_KEY = ("model", "cores", "trials", "precision", "budget_s")
 _LABELS = {
     "eager": "PyTorch eager",
     "compile": "torch.compile (max-autotune)",
@@ -39,6 +41,7 @@ def main() -> int:
     parser.add_argument("models", nargs="*", default=_MODELS)
     parser.add_argument("--cores", type=int, nargs="+", default=[1])
     parser.add_argument("--trials", type=int, nargs="+", default=[16])
+    parser.add_argument("--time-budget", type=float, nargs="+", metavar="SECONDS")
     parser.add_argument("--precision", choices=PRECISIONS, default=FP32)
     parser.add_argument("--resume", action="store_true", help="keep the rows that FILE has")
     options = parser.parse_args()
@@ -57,18 +60,19 @@ def _measure_models(options: Any) -> report.Row:
     rows: list[report.Row] = []
     if options.resume and options.json.exists():
         rows = json.loads(options.json.read_text())["models"]
-    known = {tuple(row[name] for name in _KEY) for row in rows}
-    for model in options.models:
-        for cores in options.cores:
-            with tempfile.TemporaryDirectory(prefix="tlmd-bench-") as state:
-                for trials in options.trials:
-                    if (model, cores, trials, options.precision) in known:
-                        continue
-                    row = _row(model, cores, trials, Path(state), options)
-                    rows.append(row | {"commit": machine["commit"]})
-                    print(rows[-1], file=sys.stderr, flush=True)
-                    if options.json is not None:
-                        options.json.write_text(json.dumps(_document(machine, rows), indent=1))
+    known = {tuple(row.get(name) for name in _KEY) for row in rows}
+    for model, cores, budget in product(
+        options.models, options.cores, options.time_budget or [None]
+    ):
+        with tempfile.TemporaryDirectory(prefix="tlmd-bench-") as state:
+            for trials in options.trials if budget is None else [max(options.trials)]:
+                if (model, cores, trials, options.precision, budget) in known:
+                    continue
+                row = _row(model, cores, trials, budget, Path(state), options)
+                rows.append(row | {"commit": machine["commit"]})
+                print(rows[-1], file=sys.stderr, flush=True)
+                if options.json is not None:
+                    options.json.write_text(json.dumps(_document(machine, rows), indent=1))
     return _document(machine, rows)
 
 
@@ -81,7 +85,9 @@ def _document(machine: report.Row, rows: list[report.Row]) -> report.Row:
     }
 
 
-def _row(model: str, cores: int, trials: int, state: Path, options: Any) -> report.Row:
+def _row(
+    model: str, cores: int, trials: int, budget_s: float | None, state: Path, options: Any
+) -> report.Row:
     """Tune one model, and time it beside the others."""
     import tlmd
     from tlmd.measure.cores import plan_cores
@@ -98,6 +104,7 @@ def _row(model: str, cores: int, trials: int, state: Path, options: Any) -> repo
         str(onnx) if options.precision == INT8 else model,
         precision=options.precision,
         trials=trials,
+        time_budget=budget_s,
         out=state / "out",
         state_dir=state,
         seed=options.seed,
@@ -128,6 +135,7 @@ def _row(model: str, cores: int, trials: int, state: Path, options: Any) -> repo
         "cores": cores,
         "trials": trials,
         "precision": options.precision,
+        **({} if budget_s is None else {"budget_s": budget_s}),
         "untuned": result.summary["e2e"]["untuned_ms"],
         TLMD: times["ms"][TLMD],
         **{name: times["ms"].get(name) for name in PEERS},
