@@ -121,9 +121,10 @@ def _fastest_run(library: str, inputs: str) -> float:
     """Seconds of the fastest of many runs."""
     import numpy as np
     import tvm
-    from tvm import relax
 
-    machine = relax.VirtualMachine(tvm.runtime.load_module(library), tvm.cpu())["main"]
+    from tlmd.workloads.compiled_model import load_machine
+
+    machine = load_machine(Path(library))["main"]
     tensors = [tvm.runtime.tensor(array) for array in np.load(inputs).values()]
     best, end = float("inf"), time.perf_counter() + _SECONDS
     while time.perf_counter() < end:

@@ -15,6 +15,7 @@ import numpy as np
 from tlmd import structure
 from tlmd.errors import BadInput
 from tlmd.structure import CallStructure, Node
+from tlmd.workloads.huge_pages import in_huge_pages
 from tlmd.workloads.sources import InputInfo, SourceModel, numpy_dtype
 from tlmd.workloads.torch_tensors import to_numpy
 
@@ -68,6 +69,15 @@ def use_threads(count: int) -> None:
     os.environ.setdefault("TVM_BIND_THREADS", "0")
 
 
+def load_machine(library: Path) -> Any:
+    """A virtual machine of TVM that runs a library; its weights are in huge pages."""
+    import tvm
+    from tvm import relax
+
+    with in_huge_pages():
+        return relax.VirtualMachine(tvm.runtime.load_module(str(library)), tvm.cpu())
+
+
 class CompiledModel:
     """Takes numpy arrays or torch tensors as the original takes them, and returns its structure.
 
@@ -78,9 +88,6 @@ class CompiledModel:
     def __init__(self, directory: Path) -> None:
         document = _read(directory)
         use_threads(document["threads"])
-        import tvm
-        from tvm import relax
-
         self._call = CallStructure.from_json(document["call"])
         self._outputs = Node.from_json(document["outputs"])
         self._libraries: list[Library] = []
@@ -88,8 +95,7 @@ class CompiledModel:
             path = directory / library["file"]
             infos = tuple(InputInfo(n, tuple(s), dtype) for n, s, dtype in library["inputs"])
             try:
-                module = tvm.runtime.load_module(str(path))
-                machine = relax.VirtualMachine(module, tvm.cpu())
+                machine = load_machine(path)
             except Exception as error:
                 raise BadInput(f"cannot load {path}; tune the model again") from error
             self._libraries.append(Library(machine, infos))

@@ -201,9 +201,8 @@ def _interleave(runs: dict[str, Callable[[], Any]], budget_s: float = 8.0) -> di
 
 def _virtual_machine(library: str) -> Callable[[list[np.ndarray]], list[np.ndarray]]:
     import tvm
-    from tvm import relax
 
-    machine = relax.VirtualMachine(tvm.runtime.load_module(library), tvm.cpu())
+    machine = compiled_model.load_machine(Path(library))
     tensors: dict[int, Any] = {}
 
     def run(inputs: list[np.ndarray]) -> list[np.ndarray]:

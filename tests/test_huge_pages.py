@@ -1,0 +1,66 @@
+"""Weights move to huge pages, and keep their values."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tlmd.workloads.huge_pages import Range, aligned, collapse, in_huge_pages, new_parts
+
+_HUGE = 2 << 20
+_COUNT = 8 * _HUGE // 8  # of eight bytes each
+
+
+@st.composite
+def ranges(draw: st.DrawFn) -> list[Range]:
+    """Ranges that do not overlap, in any order."""
+    ends = sorted(draw(st.sets(st.integers(0, 60), max_size=12)))
+    pairs = list(zip(ends[::2], ends[1::2], strict=False))
+    return draw(st.permutations(pairs))
+
+
+def _addresses(found: list[Range]) -> set[int]:
+    return {address for first, end in found for address in range(first, end)}
+
+
+@given(ranges(), ranges())
+def test_new_parts_are_what_was_not_there_before(before: list[Range], after: list[Range]) -> None:
+    found = new_parts(before, after)
+    assert _addresses(found) == _addresses(after) - _addresses(before)
+    assert sum(end - first for first, end in found) == len(_addresses(found))
+
+
+@given(st.integers(0, 1 << 40), st.integers(0, 1 << 30))
+def test_only_whole_pages_move(first: int, size: int) -> None:
+    for low, high in aligned([(first, first + size)]):
+        assert first <= low < high <= first + size
+        assert low % _HUGE == high % _HUGE == 0
+        assert low - first < _HUGE and first + size - high < _HUGE
+
+
+def test_what_a_block_allocates_moves_and_keeps_its_values() -> None:
+    with in_huge_pages():
+        array = np.arange(_COUNT)
+    assert (array == np.arange(_COUNT)).all()
+    other = np.arange(_COUNT)
+    if not collapse(aligned([(other.ctypes.data, other.ctypes.data + other.nbytes)])):
+        pytest.skip("this system gives no huge pages now")
+    assert (other == array).all()
+    assert _huge_kib(array.ctypes.data + array.nbytes // 2) >= array.nbytes // 2048
+
+
+def _huge_kib(address: int) -> int:
+    """KiB in huge pages of the mapping that holds an address."""
+    inside = False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        fields = line.split()
+        if "-" in fields[0] and not fields[0].endswith(":"):
+            first, end = (int(text, 16) for text in fields[0].split("-"))
+            inside = first <= address < end
+        elif inside and fields[0] == "AnonHugePages:":
+            return int(fields[1])
+    return 0
