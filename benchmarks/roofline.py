@@ -17,13 +17,13 @@ from typing import Any
 
 from benchmarks import report
 
-_LARGE_MODELS = ("resnet50", "bert-base")
+_MODELS = ("resnet50", "mobilenet-v2", "bert-base", "vit-b16")
 
 
 def main() -> int:
     """Tune, print, write."""
     parser = report.parser(__doc__)
-    parser.add_argument("models", nargs="*", default=_LARGE_MODELS)
+    parser.add_argument("models", nargs="*", default=_MODELS)
     parser.add_argument("--trials", type=int, default=16, help="per task (default 16)")
     parser.add_argument("--state-dir", type=Path, help="keep the records here")
     options = parser.parse_args()
