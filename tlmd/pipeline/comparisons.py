@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
-
 from tlmd.pipeline.orders import CompareOrder, Worker
 from tlmd.pipeline.state import PipelineState
 from tlmd.pipeline.task_groups import TaskGroup
@@ -16,18 +14,22 @@ class Comparisons:
 
     def __init__(self, state: PipelineState) -> None:
         self._state = state
-        self._waiting: deque[TaskGroup] = deque()  # that no slot has yet
+        self._waiting: dict[TaskGroup, set[tuple[str, str]]] = {}  # that no slot has yet
+        self._keys: set[tuple[str, str]] = set()  # of the tasks of these
 
     def want(self, group: TaskGroup) -> None:
         """Have the finalists of a group compared; another job may have asked for the same."""
-        known = any(group.keys & other.keys for other in self._waiting)
-        if not known and not group.is_comparing:
-            self._waiting.append(group)
+        if group in self._waiting or group.is_comparing:
+            return
+        keys = group.keys
+        if not keys & self._keys:
+            self._waiting[group] = keys
+            self._keys |= keys
 
     def next(self, worker: Worker) -> CompareOrder | None:
         """An order for this slot; None where no group waits for one."""
-        for group in [g for g in self._waiting if worker.accepts(g.target)]:
-            self._waiting.remove(group)
+        while group := next((g for g in self._waiting if worker.accepts(g.target)), None):
+            self._keys -= self._waiting.pop(group)
             if finalists := group.begin_comparison():
                 # With the tasks of all members, so that the answer ends it for all of them.
                 tasks = tuple(member.task for member in group.members)
