@@ -8,8 +8,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from tests import modules
 from tlmd.config import GenerateConfig
@@ -90,22 +88,6 @@ def test_the_best_are_picked_first_and_a_share_at_random() -> None:
     mixed = pick(scores, different, 6, 0.5, rng)
     assert mixed[:3] == [19, 18, 17] and not set(mixed[3:]) & {19, 18, 17} and len(set(mixed)) == 6
     assert len(set(pick(None, different, 6, 0.0, rng))) == 6
-
-
-@given(st.lists(st.integers(0, 5), min_size=8, max_size=20), st.sets(st.integers(0, 5)))
-def test_sketches_that_nobody_tried_come_before_a_random_one(
-    sketches: list[int], tried: set[int]
-) -> None:
-    scores = -np.arange(len(sketches), dtype=np.float32)
-    untried = [None if sketch in tried else sketch for sketch in sketches]
-    different = list(range(len(sketches)))
-    picked = pick(scores, different, 5, 0.4, random.Random(6), untried)
-    explored = min(2, len(sketches) - 5)
-    top = 5 - explored
-    assert picked[:top] == different[:top] and len(set(picked)) == 5
-    new = {sketch for sketch in sketches if sketch not in tried | set(sketches[:top])}
-    firsts = [sketches.index(sketch) for sketch in new]
-    assert picked[top : top + len(firsts)] == sorted(firsts)[:explored]
 
 
 def test_of_equal_structures_one_is_picked_before_any_second() -> None:

@@ -18,8 +18,6 @@ from tlmd.space.features import FeatureExtractors, pack_features, speedup
 from tlmd.space.space import TaskSpace
 from tlmd.types import Candidate, Proposal, Record, Task, Writer
 
-_FEW = 16  # candidates of a task: as long as it has no more, sketches without any come first
-
 
 class Generator:
     """Writes proposals with one checkpoint; `swap` replaces it between two calls.
@@ -75,8 +73,7 @@ class Generator:
         candidates = [one.written.candidate for one in applied]
         scores = self._scores(space, candidates, features)
         structures = [structure(space.sketches[c.sketch], c) for c in candidates]
-        untried = _untried(candidates, records) if len(ids) < _FEW else ()
-        picked = pick(scores, structures, count, self._config.explore, self._rng, untried)
+        picked = pick(scores, structures, count, self._config.explore, self._rng)
         proposals = [
             Proposal(
                 candidates[i],
@@ -121,12 +118,6 @@ class Generator:
             return None
         decisions = decision_features(space.computation, space.sketches, candidates)
         return cost_model.score(features, speedup(features, space.task.target.cores), decisions)
-
-
-def _untried(candidates: Sequence[Candidate], records: Sequence[Record]) -> list[int | None]:
-    """The sketch of each candidate; None where a record has it."""
-    tried = {record.candidate.sketch for record in records}
-    return [None if c.sketch in tried else c.sketch for c in candidates]
 
 
 def _refined(candidate: Candidate) -> WrittenCandidate:

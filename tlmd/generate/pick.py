@@ -16,14 +16,11 @@ def pick(
     count: int,
     explore: float,
     rng: random.Random,
-    untried: Sequence[Hashable] = (),
 ) -> list[int]:
     """At most `count` of the candidates, the best first; a share `explore` is random.
 
     `scores` ``[candidates]`` are predicted speeds; None: a random order. Of candidates with the
-    same structure one is taken before any second: they are often equally fast. `untried` has the
-    sketch of each candidate, or None where it was measured before: instead of a random one, the
-    best of a sketch comes first that is new and that the cost model would not choose.
+    same structure one is taken before any second: they are often equally fast.
     """
     order = [int(i) for i in np.argsort(-scores, kind="stable")] if scores is not None else []
     if scores is None:
@@ -32,23 +29,7 @@ def pick(
     explored = min(round(count * explore), max(len(order) - count, 0))
     order = _distinct_first(order, structures)
     top, rest = order[: count - explored], order[count - explored :]
-    new: list[int] = []
-    if untried:
-        new = _first_of_each(rest, untried, {None, *(untried[i] for i in top)})[:explored]
-    rest = [index for index in rest if index not in new]
-    return top + new + rng.sample(rest, min(explored - len(new), len(rest)))
-
-
-def _first_of_each(
-    order: Sequence[int], sketches: Sequence[Hashable], seen: set[Hashable]
-) -> list[int]:
-    """The first candidate of each sketch that was not `seen`."""
-    found = []
-    for index in order:
-        if sketches[index] not in seen:
-            found.append(index)
-        seen.add(sketches[index])
-    return found
+    return top + rng.sample(rest, min(explored, len(rest)))
 
 
 def _distinct_first(order: list[int], structures: Sequence[Hashable]) -> list[int]:
