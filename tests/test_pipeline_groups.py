@@ -77,6 +77,22 @@ def test_an_exhausted_alternative_leaves_its_trials_to_the_others() -> None:
     assert {c.task_id for c in order.finalists} == {"a"}, "no program of the other comes close"
 
 
+def test_alternatives_that_were_compared_apart_are_compared_again() -> None:
+    def compared(name: str, seconds: float, created: float) -> TaskState:
+        outcome = Outcome(
+            Status.OK, (seconds,), verified=True, compared=True, low=0.9 * seconds, high=seconds
+        )
+        record = Record(Candidate(name, 0, ((1,),)), outcome, created=created)
+        return TaskState(task(name), [record])
+
+    fast, slow, close = compared("a", 1.0, 1.0), compared("b", 3.0, 2.0), compared("c", 1.05, 2.0)
+    group = TaskGroup("a", 1, [slow, fast, close])
+    assert group.best is fast, "and not what was compared last"
+    assert [r.candidate.task_id for r in group.finalists] == ["a", "c"]
+    together = [compared("a", 1.0, 1.0), compared("c", 1.05, 1.0)]
+    assert TaskGroup("a", 1, together).finalists == ()
+
+
 def test_finalists_of_different_alternatives_are_in_one_comparison() -> None:
     pool = SimulatedWorkerPool({"a": 7, "b": 7}, width=0.2)  # both are equally fast
     run = Run(options(batch=8, per_task=4, train=False), pool)

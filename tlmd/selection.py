@@ -61,8 +61,8 @@ def leading(records: Iterable[Record], count: int) -> tuple[Record, ...]:
 def finalists(records: Iterable[Record], best: Record | None) -> tuple[Record, ...]:
     """`best` and all records that could be faster than it; empty where there are none.
 
-    At most `FINALISTS`, the most likely ones. Records that were compared with each other before are
-    left out.
+    At most `FINALISTS`, the most likely ones. What was compared with the best one of its task, or
+    with `best` itself, is left out; records of another task may not have been.
     """
     if best is None or not best.outcome.high:
         return ()
@@ -72,7 +72,7 @@ def finalists(records: Iterable[Record], best: Record | None) -> tuple[Record, .
         if _counts(r)
         and r is not best
         and r.outcome.low <= best.outcome.high * _HIDDEN_DISTURBANCE
-        and not (r.outcome.compared and best.outcome.compared)
+        and not _were_compared(r, best)
     )
     nearest = heapq.nsmallest(FINALISTS - 1, rivals, key=lambda r: r.outcome.seconds)
     return (best, *nearest) if nearest else ()
@@ -85,6 +85,13 @@ def retimed(record: Record, outcome: Outcome, created: float, batch: int) -> Rec
         outcome, verified=old.verified, max_abs_err=old.max_abs_err, energy_j=old.energy_j
     )
     return replace(record, outcome=outcome, created=created, batch=batch)
+
+
+def _were_compared(record: Record, best: Record) -> bool:
+    """Whether a comparison has shown that `record` is slower than `best`."""
+    if not (record.outcome.compared and best.outcome.compared):
+        return False
+    return record.candidate.task_id == best.candidate.task_id or record.created == best.created
 
 
 def _counts(record: Record) -> bool:

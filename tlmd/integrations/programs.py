@@ -15,7 +15,6 @@ from tlmd.errors import TlmdError
 from tlmd.model.threads import one_thread
 from tlmd.records import metaschedule
 from tlmd.records.store import RecordStore
-from tlmd.selection import fastest
 from tlmd.space import target as targets
 from tlmd.space.space import TaskSpace
 from tlmd.types import Candidate, Proposal, Record, TargetInfo, Task
@@ -116,11 +115,10 @@ class ProgramSource:
 
 
 def _fastest(tasks: list[Task], best: dict[str, Record]) -> dict[str, Task]:
-    """By the id of the direct task, the alternative with the best record."""
-    known = {task.id: task for task in tasks if task.id in best}
-    records: dict[str, list[Record]] = {}
-    for task in known.values():
-        records.setdefault(task.computation, []).append(best[task.id])
-    winners = filter(None, map(fastest, records.values()))
-    chosen = [known[record.candidate.task_id] for record in winners]
-    return {task.computation: task for task in chosen}
+    """By the id of the direct task, the alternative with the fastest record."""
+    known = sorted(
+        (task for task in tasks if task.id in best),
+        key=lambda task: best[task.id].outcome.seconds,
+        reverse=True,
+    )
+    return {task.computation: task for task in known}

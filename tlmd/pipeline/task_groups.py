@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field
 
 from tlmd.pipeline.task_state import TaskState
-from tlmd.selection import finalists, leaders, winner
+from tlmd.selection import finalists
 from tlmd.types import Record, TargetInfo
 
 _FIRST = 4  # candidates of each alternative before the promising ones get the rest
@@ -28,15 +28,9 @@ class TaskGroup:
     """In the order in which they are tried."""
 
     @property
-    def best_record(self) -> Record | None:
-        """The best of all members; None while there is none."""
-        return winner(*leaders(record for task in self.members for record in task.leaders))
-
-    @property
     def best(self) -> TaskState:
-        """The member with the best record; the first one while there is none."""
-        record = self.best_record
-        return next((t for t in self.members if t.best is record), self.members[0])
+        """The member with the fastest program; the first one while there is none."""
+        return min(self.members, key=lambda task: task.best_seconds)
 
     @property
     def best_seconds(self) -> float:
@@ -73,7 +67,7 @@ class TaskGroup:
         """Records to compare before the best is certain; empty where it is certain."""
         if min(task.comparisons for task in self.members) >= _MAX_COMPARISONS:
             return ()
-        return finalists((r for task in self.members for r in task.own), self.best_record)
+        return finalists((r for task in self.members for r in task.own), self.best.best)
 
     def begin_comparison(self) -> tuple[Record, ...]:
         """The finalists, for the slot that compares them from now on."""

@@ -47,7 +47,7 @@ class TaskState:
         `drop`."""
         self.history_begun = 0
         """How often it was begun anew."""
-        self.leaders: list[Record] = []  # see `selection.leaders`
+        self._leaders: list[Record] = []
         self._fastest: tuple[Record, ...] = ()
         self._ids: set[str] = set()
         self._hashes: set[str] = set()
@@ -73,7 +73,7 @@ class TaskState:
         fast = [r for r in own if r.outcome.verified and r.outcome.seconds < slowest]
         if fast:
             self._fastest = leading([*self._fastest, *fast], INCUMBENTS)
-        self._lead([*self.leaders, *own])
+        self._lead([*self._leaders, *own])
 
     def wait_for(self, proposals: Iterable[Proposal]) -> None:
         """These will be measured."""
@@ -106,7 +106,7 @@ class TaskState:
     def _lead(self, rivals: Iterable[Record]) -> None:
         """Find the best among `rivals`."""
         compared, alone = leaders(rivals)
-        self.leaders = [record for record in (compared, alone) if record is not None]
+        self._leaders = [record for record in (compared, alone) if record is not None]
         self.best = winner(compared, alone)
 
     @property
