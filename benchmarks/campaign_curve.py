@@ -24,7 +24,11 @@ _DATA = Path("benchmarks/data")
 _CAMPAIGNS = (_DATA / "campaign.msgpack.gz", _DATA / "synthetic.msgpack.gz")
 _PARTS = (1 / 8, 1 / 4, 1 / 2, 1)
 _FEWEST = 4  # records of a task; fewer show no order
-_COLUMNS = {"rank correlation": "cost model", "first pick": "cost model @1", "best of 8": "cost model @8"}
+_COLUMNS = {
+    "rank correlation": "cost model",
+    "first pick": "cost model @1",
+    "best of 8": "cost model @8",
+}
 
 
 def main() -> int:
