@@ -11,10 +11,11 @@ continued with the same command.
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 
 from benchmarks import report
-from benchmarks.measured import extend, mixed_writers
+from benchmarks.measured import measure_in_rounds
 from tlmd.types import TargetInfo, Task
 
 _ROUND = 8
@@ -30,27 +31,9 @@ def main() -> int:
     parser.add_argument("--groups", type=int, default=150, help="with alternatives (default 150)")
     parser.add_argument("--candidates", type=int, default=32, help="per task (default 32)")
     options = parser.parse_args()
-    from benchmarks.setting import pin
-    from tlmd.measure.cores import plan_cores
-    from tlmd.measure.measurer import Measurer
-    from tlmd.records.store import RecordStore
-    from tlmd.space.target import resolve
-
-    layout = plan_cores(run=1)
-    pin(layout.build)
-    options.state.mkdir(parents=True, exist_ok=True)
-    with (
-        RecordStore(options.state / "records.sqlite") as store,
-        Measurer(layout, options.state / "references") as measurer,
-    ):
-        tasks = store.tasks() or _tasks(resolve("native", 1), options.groups)
-        store.add_tasks(tasks)
-        writers = mixed_writers(_SHARES)
-        for goal in range(_ROUND, options.candidates + 1, _ROUND):
-            for task in tasks:
-                extend(store, measurer, writers, task, goal)
-            counts = store.export_dataset(options.out)
-            print(f"{goal} of each task: {counts.records} records in {options.out}", flush=True)
+    draw = partial(_tasks, groups=options.groups)
+    goals = range(_ROUND, options.candidates + 1, _ROUND)
+    measure_in_rounds(options.state, options.out, draw, _SHARES, goals)
     return 0
 
 

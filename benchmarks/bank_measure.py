@@ -14,7 +14,7 @@ from pathlib import Path
 
 from benchmarks import report
 from benchmarks.bank_tasks import bank_tasks
-from benchmarks.measured import extend, mixed_writers
+from benchmarks.measured import measure_in_rounds
 
 _ROUND = 64
 _SHARES = {"random": 0.5, "picked": 0.25, "near": 0.25}
@@ -27,27 +27,8 @@ def main() -> int:
     parser.add_argument("--candidates", type=int, default=256, help="per task (default 256)")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/data/bank.msgpack.gz"))
     options = parser.parse_args()
-    from benchmarks.setting import pin
-    from tlmd.measure.cores import plan_cores
-    from tlmd.measure.measurer import Measurer
-    from tlmd.records.store import RecordStore
-    from tlmd.space.target import resolve
-
-    layout = plan_cores(run=1)
-    pin(layout.build)
-    options.state.mkdir(parents=True, exist_ok=True)
-    tasks = bank_tasks(resolve("native", 1))
-    with (
-        RecordStore(options.state / "records.sqlite") as store,
-        Measurer(layout, options.state / "references") as measurer,
-    ):
-        store.add_tasks(tasks)
-        writers = mixed_writers(_SHARES)
-        for goal in range(_ROUND, options.candidates + 1, _ROUND):
-            for task in tasks:
-                extend(store, measurer, writers, task, goal)
-            counts = store.export_dataset(options.out)
-            print(f"{goal} of each task: {counts.records} records in {options.out}", flush=True)
+    goals = range(_ROUND, options.candidates + 1, _ROUND)
+    measure_in_rounds(options.state, options.out, bank_tasks, _SHARES, goals)
     return 0
 
 

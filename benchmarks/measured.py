@@ -3,16 +3,29 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tlmd.space.space import TaskSpace
-from tlmd.types import Candidate, MeasureInput, Outcome, Proposal, Record, Status, Task
+from tlmd.types import (
+    Candidate,
+    MeasureInput,
+    Outcome,
+    Proposal,
+    Record,
+    Status,
+    TargetInfo,
+    Task,
+)
 
 if TYPE_CHECKING:
     from tlmd.generate.generator import Generator
     from tlmd.measure.measurer import Measurer
+    from tlmd.model.checkpoint import Checkpoint
     from tlmd.records.store import RecordStore
+
+_PER_TURN = 8
 
 
 def measure_proposals(measurer: Any, task: Task, proposals: Sequence[Proposal]) -> list[Record]:
@@ -49,6 +62,57 @@ def compare_finalists(
     return dict(zip(finalists, found, strict=True))
 
 
+def searched(
+    measurer: Measurer, task: Task, checkpoint: Checkpoint, trials: int, seed: int
+) -> list[Record]:
+    """The records of one search as the daemon does it, without fine-tuning, in their order."""
+    from tlmd.generate.generator import Generator
+
+    generator = Generator(checkpoint, seed=seed)
+    records: list[Record] = []
+    while len(records) < trials:
+        written, _ = generator.write(task, min(_PER_TURN, trials - len(records)), records)
+        if not written:
+            break
+        records += measure_proposals(measurer, task, written)
+    return records
+
+
+def measure_in_rounds(
+    state: Path,
+    out: Path,
+    draw_tasks: Callable[[TargetInfo], list[Task]],
+    shares: Mapping[str, float],
+    goals: Sequence[int],
+) -> None:
+    """Measure until each task has as many candidates, one goal after the other; export each time.
+
+    `shares` are those of `mixed_writers`. The records are kept in the folder `state`, so that the
+    same call goes on after an interruption. One core times, the others build.
+    """
+    from benchmarks.setting import pin
+    from tlmd.measure.cores import plan_cores
+    from tlmd.measure.measurer import Measurer
+    from tlmd.records.store import RecordStore
+    from tlmd.space.target import resolve
+
+    layout = plan_cores(run=1)
+    pin(layout.build)
+    state.mkdir(parents=True, exist_ok=True)
+    with (
+        RecordStore(state / "records.sqlite") as store,
+        Measurer(layout, state / "references") as measurer,
+    ):
+        tasks = store.tasks() or draw_tasks(resolve("native", 1))
+        store.add_tasks(tasks)
+        writers = mixed_writers(shares)
+        for goal in goals:
+            for task in tasks:
+                _extend(store, measurer, writers, task, goal)
+            counts = store.export_dataset(out)
+            print(f"{goal} of each task: {counts.records} records in {out}", flush=True)
+
+
 def mixed_writers(shares: Mapping[str, float]) -> list[tuple[Generator, float]]:
     """Generators with the shipped checkpoint and the share of each.
 
@@ -71,7 +135,7 @@ def mixed_writers(shares: Mapping[str, float]) -> list[tuple[Generator, float]]:
     ]
 
 
-def extend(
+def _extend(
     store: RecordStore,
     measurer: Measurer,
     writers: Sequence[tuple[Generator, float]],

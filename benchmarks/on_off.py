@@ -18,13 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import report, setting
-from benchmarks.measured import measure_proposals
+from benchmarks.measured import searched
 from tlmd.model_spec import ModelSpec
 from tlmd.selection import fastest
 from tlmd.types import MeasureInput, Record, Task
 
 _MODELS = ("resnet18", "mobilenet-v2", "bert-small", "vit-s16")
-_PER_TURN = 8
 _KINDS = ("winograd", "packed")
 
 
@@ -110,16 +109,7 @@ def _groups(model: str, cores: int) -> list[list[Task]]:
 
 def _best(measurer: Any, task: Task, checkpoint: Any, options: Any) -> Record:
     """The best of `trials` candidates, written by the product's own search."""
-    from tlmd.generate.generator import Generator
-
-    generator = Generator(checkpoint, seed=options.seed)
-    records: list[Record] = []
-    while len(records) < options.trials:
-        count = min(_PER_TURN, options.trials - len(records))
-        written, _ = generator.write(task, count, records)
-        if not written:
-            break
-        records += measure_proposals(measurer, task, written)
+    records = searched(measurer, task, checkpoint, options.trials, options.seed)
     best = fastest(records)
     if best is None:
         raise SystemExit(f"no program of {task.name} works")

@@ -25,11 +25,10 @@ from typing import Any
 
 from benchmarks import peer, report, setting
 from benchmarks.bank_tasks import KINDS, bank_tasks
-from benchmarks.measured import compare_finalists, measure_proposals
+from benchmarks.measured import compare_finalists, searched
 from tlmd.types import Candidate, MeasureInput, Record, Task
 
 COUNTS = (1, 10, 16, 32, 64)
-_PER_TURN = 8
 _BASELINES = Path(__file__).parent / "baselines" / "metaschedule.json"
 # Positions in `bank_tasks`: one or more of every kind.
 _CHOSEN = (0, 1, 2, 4, 6, 11, 13, 14, 16, 17, 21, 23, 25, 31, 35, 36)
@@ -77,7 +76,7 @@ def _measure(options: Any) -> report.Row:
     ):
         for task, kind in chosen:
             begin = time.monotonic()
-            records = _tuned(measurer, task, checkpoint, options)
+            records = searched(measurer, task, checkpoint, options.trials, options.seed)
             peers: dict[str, MeasureInput] = {}
             for trials in options.peer_trials:
                 peers |= baselines.found(task, trials)
@@ -98,21 +97,6 @@ def _measure(options: Any) -> report.Row:
         "ratio": means[-1]["mean"] if means else float("nan"),
         "meaning": f"speed of tlmd's program over MetaSchedule's, {names[-1:]}",
     }
-
-
-def _tuned(measurer: Any, task: Task, checkpoint: Any, options: Any) -> list[Record]:
-    """The records of one search, in the order in which they were measured."""
-    from tlmd.generate.generator import Generator
-
-    generator = Generator(checkpoint, seed=options.seed)
-    records: list[Record] = []
-    while len(records) < options.trials:
-        count = min(_PER_TURN, options.trials - len(records))
-        written, _ = generator.write(task, count, records)
-        if not written:
-            break
-        records += measure_proposals(measurer, task, written)
-    return records
 
 
 def _ratios(
