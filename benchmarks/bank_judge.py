@@ -102,11 +102,12 @@ def samples(
     generations: int,
     seed: int,
     drawn: bool = True,
+    searched: bool = True,
 ) -> dict[str, float]:
     """Predicted speeds of `count` written candidates, as shares of the best of the bank.
 
     The search before the device starts with `GenerateConfig.wide` times as many. ``drawn``: the
-    same of candidates that are drawn at random.
+    same of candidates that are drawn at random. ``searched``: with the search.
     """
     from tlmd.language.prompt import prompt
     from tlmd.language.uniform import draw_uniform
@@ -124,12 +125,10 @@ def samples(
         return [sample.candidate for sample in ordered]
 
     wide = count * GenerateConfig().wide
-    sources = {"TLM": written(wide)}
-    found = {
-        "best written": written(count),
-        "worst written": written(count, WORST_QUALITY),
-        "preferred": sources["TLM"][:count],
-    }
+    sources = {"TLM": written(wide)} if searched else {}
+    found = {"best written": written(count), "worst written": written(count, WORST_QUALITY)}
+    if searched:
+        found["preferred"] = sources["TLM"][:count]
     if drawn:
         sources["random"] = [
             draw_uniform(rng, entry.task.id, space.sketches, space.quick_locations)
