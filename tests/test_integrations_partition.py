@@ -14,6 +14,7 @@ import tlmd
 from tests.torch_graphs import Flat, Graphs
 from tlmd.errors import BadInput
 from tlmd.integrations import partition
+from tlmd.integrations.graph_options import GraphOptions
 from tlmd.integrations.hot_swap import HotSwapped
 from tlmd.integrations.partitioned import Partitioned, build
 from tlmd.integrations.programs import ProgramSource
@@ -160,7 +161,7 @@ def test_optimize_compiles_parts(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("libraries_are_faster")
 def test_errors_of_the_model_stay_errors(tmp_path: Path) -> None:
     model, x = Solving().eval(), torch.rand(8, 16) + 0.5
-    function = build("solving", Flat(model), [x], tmp_path, False)
+    function = build("solving", Flat(model), [x], GraphOptions(tmp_path, False))
     assert isinstance(function, Partitioned) and not function.reason
     with torch.no_grad():
         for found, expected in zip(function([x]), model(x), strict=True):
@@ -175,7 +176,7 @@ def test_regions_that_cannot_run_are_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, x = Fourier().eval(), torch.randn(1, 8, 16)
-    function = build("fourier", Flat(model), [x], tmp_path, False)
+    function = build("fourier", Flat(model), [x], GraphOptions(tmp_path, False))
     assert isinstance(function, Partitioned) and not function.reason
     monkeypatch.setattr(function, "_in_parts", fails)
     with torch.no_grad():
@@ -191,7 +192,7 @@ def test_parts_with_wrong_outputs_stay_eager(
 ) -> None:
     monkeypatch.setattr(Partitioned, "_in_parts", lambda self, tensors: [tensors[0] + 1.0])
     model, x = Fourier().eval(), torch.randn(1, 8, 16)
-    function = build("fourier", Flat(model), [x], tmp_path, False)
+    function = build("fourier", Flat(model), [x], GraphOptions(tmp_path, False))
     assert isinstance(function, Partitioned) and "differs" in function.reason
     with torch.no_grad():
         torch.testing.assert_close(function([x])[0], model(x))
@@ -205,7 +206,7 @@ def test_an_operator_whose_converter_fails_stays_in_pytorch(
     monkeypatch.setattr(torch_operators, "_own", lambda: {**own, "erf.default": fails})
     layers = [nn.Linear(16, 16), nn.Tanh(), nn.LayerNorm(16)]
     model, x = nn.Sequential(*layers, Error(), *layers).eval(), torch.randn(8, 16)
-    function = build("error", Flat(model), [x], tmp_path, False)
+    function = build("error", Flat(model), [x], GraphOptions(tmp_path, False))
     assert isinstance(function, Partitioned) and len(function.regions) == 2
     assert not function.reason and not any(region.reason for region in function.regions)
     with torch.no_grad():
@@ -219,7 +220,7 @@ class Error(nn.Module):
 
 def test_a_guess_has_the_names_of_its_task(tmp_path: Path) -> None:
     layer = Flat(nn.Linear(16, 16).eval())
-    tasks = HotSwapped("layer", layer, [torch.randn(4, 16)], tmp_path, False).tasks
+    tasks = HotSwapped("layer", layer, [torch.randn(4, 16)], GraphOptions(tmp_path, False)).tasks
     (task,) = (task for task in tasks if not task.alternative)
     other = dataclasses.replace(task, module=task.module.replace("matmul", "product"))
     programs = ProgramSource(tmp_path)
@@ -230,7 +231,7 @@ def test_a_guess_has_the_names_of_its_task(tmp_path: Path) -> None:
 
 def test_what_changes_a_buffer_stays_eager(tmp_path: Path) -> None:
     model, x = Counting().eval(), torch.randn(8, 16)
-    function = build("counting", Flat(model), [x], tmp_path, False)
+    function = build("counting", Flat(model), [x], GraphOptions(tmp_path, False))
     assert isinstance(function, HotSwapped) and "changes an input or a buffer" in function.reason
 
 

@@ -12,7 +12,10 @@ from torch import nn
 
 import tlmd
 from tests import difficult_models
+from tlmd.errors import BadInput
 from tlmd.integrations import hot_swap, torch_backend
+from tlmd.integrations.graph_options import GraphOptions
+from tlmd.space.target import has_bf16, resolve
 from tlmd.workloads import torch_frontend
 
 pytestmark = pytest.mark.slow
@@ -65,7 +68,7 @@ def test_optimize_keeps_the_structure(tmp_path: Path) -> None:
 def test_a_wrong_import_stays_eager(tmp_path: Path) -> None:
     model, (x,) = difficult_models.wrong_when_compiled()
     flat = torch_frontend.flat_module(model, _call(model, x))
-    function = hot_swap.HotSwapped("wrong", flat, [x], tmp_path, False)
+    function = hot_swap.HotSwapped("wrong", flat, [x], GraphOptions(tmp_path, False))
     assert "differs from the original" in function.reason and not function.swaps
     assert torch.equal(function([x])[0], x + 2.0)
 
@@ -74,6 +77,25 @@ def _call(model: nn.Module, x: torch.Tensor) -> Any:
     from tlmd import structure
 
     return structure.describe_call(model.forward, (x,), {}, torch.is_tensor)[0]
+
+
+def test_a_precision_is_used_or_refused(tmp_path: Path) -> None:
+    model, x = Slow().eval(), torch.randn(32, 16)
+    for wrong in ({"precision": "half"}, {"precision": "bf16", "strict_numerics": True}):
+        with pytest.raises(BadInput):
+            tlmd.optimize(model, x, state_dir=tmp_path, background=False, **wrong)
+        with pytest.raises(BadInput):
+            torch_backend.backend(torch.fx.symbolic_trace(model.first), [x], options=wrong)
+    if not has_bf16(resolve("native")):
+        with pytest.raises(BadInput, match="bf16 needs a CPU with"):
+            tlmd.optimize(model, x, state_dir=tmp_path, background=False, precision="bf16")
+        return
+    fast = tlmd.optimize(model, x, state_dir=tmp_path, background=False, precision="bf16")
+    (function,) = fast.functions.values()
+    assert isinstance(function, hot_swap.HotSwapped) and not function.reason
+    assert any("bf16" in task.alternative for task in function.tasks)
+    with torch.no_grad():
+        torch.testing.assert_close(fast(x), model(x), atol=0.05, rtol=0.05)
 
 
 def test_the_backend_of_torch_compile(tmp_path: Path) -> None:

@@ -18,14 +18,15 @@ import torch
 from tlmd.client import lifecycle
 from tlmd.config import Config
 from tlmd.errors import BadInput, TlmdError
+from tlmd.integrations.graph_options import GraphOptions
 from tlmd.integrations.programs import ProgramSource
 from tlmd.measure.cores import plan_slots
 from tlmd.measure.slot_lock import Calls
-from tlmd.model_spec import ModelSpec
 from tlmd.records.task_file import save_tasks
 from tlmd.space import target as targets
 from tlmd.types import JobState, Task
 from tlmd.workloads import acceptance, torch_frontend
+from tlmd.workloads.alternatives import check_precision
 from tlmd.workloads.compiled_model import use_threads
 from tlmd.workloads.preparation import lower_source, merged_tasks
 from tlmd.workloads.torch_operators import NotConvertible
@@ -62,8 +63,9 @@ class HotSwapped:
     """Runs `module` on flat lists of tensors: the fastest library there is, or eager PyTorch.
 
     `module` takes and returns flat tensors; `example` are inputs of the shapes that it is used
-    with. Compiling happens here, which takes seconds. With `in_background` the graph's tasks go to
-    the daemon of `state_dir`, and better libraries replace the current one between two calls.
+    with. Compiling happens here, which takes seconds. With `options.background` the graph's tasks
+    go to the daemon, and better libraries replace the current one between two calls. Raises
+    `BadInput` for a precision that this CPU does not have.
     """
 
     def __init__(
@@ -71,14 +73,14 @@ class HotSwapped:
         name: str,
         module: torch.nn.Module,
         example: Sequence[torch.Tensor],
-        state_dir: Path,
-        in_background: bool,
+        options: GraphOptions,
         programs: ProgramSource | None = None,
     ) -> None:
         self._eager: Run = lambda tensors: list(module(*tensors))
         self._current = self._eager
-        self._calls = Calls(state_dir / "references")
+        self._calls = Calls(options.state_dir / "references")
         self._example = [t.detach().clone() for t in example]
+        self._tolerated = options.tolerated
         self.reason = ""
         """Why it runs in eager PyTorch; empty if it runs a compiled library."""
         self.swaps: list[float] = []
@@ -87,14 +89,15 @@ class HotSwapped:
         """The tasks of the graph; none if TVM cannot compile it."""
         self.obstacle = ""
         """The name of the operator that has a converter, which failed."""
-        cores = _cores(state_dir)
+        cores = _cores(options.state_dir)
         use_threads(cores)
         self._target = targets.resolve("native", cores)
-        self._programs = programs or ProgramSource(state_dir)
+        check_precision(options.precision, [self._target])
+        self._programs = programs or ProgramSource(options.state_dir)
         try:
             with torch.no_grad():
                 source = torch_frontend.from_module(name, module, tuple(self._example))
-                self._model = lower_source(ModelSpec(name), source, self._target)
+                self._model = lower_source(options.spec(name), source, self._target)
             self._try_compile()
         except TlmdError as error:
             self.reason = str(error)
@@ -102,8 +105,8 @@ class HotSwapped:
                 self.obstacle = error.__cause__.node.target.__name__
             return
         self.tasks = merged_tasks([self._model])
-        if in_background:
-            improve_in_background(self, name, state_dir)
+        if options.background:
+            improve_in_background(self, name, options.state_dir)
 
     def __call__(self, tensors: Sequence[Any]) -> list[Any]:
         """Run it once."""
@@ -122,7 +125,7 @@ class HotSwapped:
         """Compile, compare the outputs, and use the library if it is faster than the current."""
         try:
             library = self._programs.compile(self._model, self._target).library
-            check_outputs(library, self._eager, self._example)
+            check_outputs(library, self._eager, self._example, self._tolerated)
         except TlmdError:
             raise
         except Exception as error:  # TVM raises many kinds
@@ -138,14 +141,17 @@ class HotSwapped:
         return True
 
 
-def check_outputs(run: Run, eager: Run, example: Sequence[Any]) -> None:
-    """Compare the outputs of `run` with eager PyTorch. Raises `BadInput`."""
+def check_outputs(run: Run, eager: Run, example: Sequence[Any], least: float = 0.0) -> None:
+    """Compare the outputs of `run` with eager PyTorch. Raises `BadInput`.
+
+    An error up to `least` of the largest output is allowed in any case.
+    """
     with torch.no_grad():
         found, expected = run(example), eager(example)
     for index, (a, e) in enumerate(zip(found, expected, strict=True)):
         if a.dtype != e.dtype:
             raise BadInput(f"output {index} of the graph has dtype {a.dtype}, not {e.dtype}")
-        acceptance.check_output("the graph", f"output {index}", to_numpy(a), to_numpy(e))
+        acceptance.check_output("the graph", f"output {index}", to_numpy(a), to_numpy(e), least)
 
 
 def shortest_times(runs: Sequence[Run], example: Sequence[Any]) -> list[float]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 
 from tlmd.errors import BadInput, TlmdError
 from tlmd.integrations import hot_swap, partition
+from tlmd.integrations.graph_options import GraphOptions
 from tlmd.integrations.hot_swap import Function, HotSwapped
 from tlmd.integrations.programs import ProgramSource
 from tlmd.records.task_file import save_tasks
@@ -30,8 +32,7 @@ class Partitioned:
         name: str,
         module: torch.nn.Module,
         example: Sequence[torch.Tensor],
-        state_dir: Path,
-        in_background: bool,
+        options: GraphOptions,
         refused: Collection[str] = (),
     ) -> None:
         self._module = module
@@ -41,14 +42,15 @@ class Partitioned:
         self.swaps: list[float] = []
         """Seconds per run of the whole graph, each time that it was found to be faster."""
         self._graph = partition.split(name, module, self._example, refused)
-        self.regions = _compiled(name, self._graph, self._example, state_dir)
+        self.regions = _compiled(name, self._graph, self._example, options)
         """What runs for each region; its `reason` says why if that is eager PyTorch."""
         if not any(region.tasks for region in self.regions):
             raise BadInput(f"no region can be compiled ({self.regions[0].reason})")
         self._is_usable = True
+        self._tolerated = options.tolerated
         self._choose()
-        if in_background:
-            hot_swap.improve_in_background(self, name, state_dir)
+        if options.background:
+            hot_swap.improve_in_background(self, name, options.state_dir)
 
     def __call__(self, tensors: Sequence[Any]) -> list[Any]:
         """Run it once."""
@@ -93,7 +95,7 @@ class Partitioned:
         if not any(region.swaps for region in self.regions):
             return "eager PyTorch is faster in all regions", 0.0
         try:
-            hot_swap.check_outputs(self._in_parts, self._eager, self._example)
+            hot_swap.check_outputs(self._in_parts, self._eager, self._example, self._tolerated)
         except Exception as error:  # PyTorch raises many kinds
             return f"the regions do not fit together ({first_line(error)})", 0.0
         runs = [self._eager, self._in_parts]
@@ -105,16 +107,15 @@ def build(
     name: str,
     module: torch.nn.Module,
     example: Sequence[torch.Tensor],
-    state_dir: Path,
-    in_background: bool,
+    options: GraphOptions,
 ) -> Function:
     """`module` as one library if TVM can compile it, else in parts, else in eager PyTorch."""
-    whole = HotSwapped(name, module, example, state_dir, in_background)
+    whole = HotSwapped(name, module, example, options)
     if whole.tasks:
         return whole
     try:
         refused = [whole.obstacle] if whole.obstacle else []
-        parts = Partitioned(name, module, example, state_dir, in_background, refused)
+        parts = Partitioned(name, module, example, options, refused)
     except TlmdError as error:
         if str(error) not in whole.reason:
             whole.reason += f"; {error}"
@@ -125,14 +126,14 @@ def build(
 
 
 def _compiled(
-    name: str, graph: torch.fx.GraphModule, example: Sequence[torch.Tensor], state_dir: Path
+    name: str, graph: torch.fx.GraphModule, example: Sequence[torch.Tensor], options: GraphOptions
 ) -> list[HotSwapped]:
     """A `HotSwapped` for each region of the graph, which calls it from now on."""
-    programs = ProgramSource(state_dir)
+    programs, options = ProgramSource(options.state_dir), replace(options, background=False)
     regions = []
     for region, inputs in partition.region_inputs(graph, example).items():
         module, label = graph.get_submodule(region), f"{name}.{region}"
-        function = HotSwapped(label, module, inputs, state_dir, False, programs)
+        function = HotSwapped(label, module, inputs, options, programs)
         setattr(graph, region, _Region(function))
         regions.append(function)
     return regions

@@ -21,6 +21,7 @@ from tlmd.types import Candidate, Proposal, Record, TargetInfo, Task
 from tlmd.workloads import lowering
 from tlmd.workloads.alternatives import substitute, with_alternatives
 from tlmd.workloads.compiled_model import Library
+from tlmd.workloads.huge_pages import in_huge_pages
 from tlmd.workloads.preparation import LoweredModel
 
 _GUESSED_S = 1.0  # the time of a program that was not measured: any record is better
@@ -50,7 +51,8 @@ class ProgramSource:
 
     def compile(self, model: LoweredModel, target: TargetInfo) -> CompiledHere:
         """Compile a lowered model. Raises the errors of TVM."""
-        tasks = with_alternatives(model.tasks)
+        spec = model.spec
+        tasks = with_alternatives(model.tasks, spec.strict_numerics, spec.precision)
         best = self._best(tasks)
         chosen = _fastest(tasks, best)
         database = ms.database.MemoryDatabase(module_equality="structural")
@@ -69,7 +71,8 @@ class ProgramSource:
                 metaschedule.commit(database, task, trace, seconds, tvm_target)
         lowered = substitute(model.lowered, {k: t for k, t in chosen.items() if t.alternative})
         compiled = lowering.compile_model(lowered, tvm_target, database)
-        machine = relax.VirtualMachine(compiled.executable.jit(), tvm.cpu())
+        with in_huge_pages():
+            machine = relax.VirtualMachine(compiled.executable.jit(), tvm.cpu())
         unknown = sum(task.id not in chosen for task in model.tasks)
         return CompiledHere(Library(machine, model.source.inputs), unknown)
 

@@ -22,7 +22,9 @@ import torch
 
 from tlmd import structure
 from tlmd.integrations import partitioned
+from tlmd.integrations.graph_options import GraphOptions
 from tlmd.integrations.hot_swap import Function
+from tlmd.model_spec import FP32
 from tlmd.state_dir import default_state_dir
 from tlmd.workloads import torch_frontend
 
@@ -41,11 +43,9 @@ class _ByShape:
         self,
         name: str,
         module: Callable[[Sequence[int]], torch.nn.Module],
-        state_dir: Path,
-        background: bool,
+        options: GraphOptions,
     ) -> None:
-        self._name, self._module = name, module
-        self._state_dir, self._background = state_dir, background
+        self._name, self._module, self._options = name, module, options
         self._dtypes: list[torch.dtype] = []
         self.functions: dict[Shapes, Function] = {}
 
@@ -63,7 +63,7 @@ class _ByShape:
             if len(self.functions) >= _MOST:
                 return None
             self.functions[shapes] = partitioned.build(
-                self._name, self._module(numbers), tensors, self._state_dir, self._background
+                self._name, self._module(numbers), tensors, self._options
             )
             if len(self.functions) == _MOST:
                 _log.warning("%s: calls with further shapes run in eager PyTorch", self._name)
@@ -81,7 +81,7 @@ class OptimizedModel(torch.nn.Module):
     weights must not change. `functions` shows for each shape what runs.
     """
 
-    def __init__(self, original: torch.nn.Module, example: Any, state_dir: Path, background: bool):
+    def __init__(self, original: torch.nn.Module, example: Any, options: GraphOptions) -> None:
         super().__init__()
         torch_frontend.without_cache(original)
         args, kwargs = torch_frontend.arguments(example)
@@ -95,7 +95,7 @@ class OptimizedModel(torch.nn.Module):
         self._outputs = structure.describe(outputs, torch.is_tensor, [])
         flat = torch_frontend.flat_module(original, self._call)
         name = type(original).__name__
-        self._run = _ByShape(name, lambda _: flat, state_dir, background)
+        self._run = _ByShape(name, lambda _: flat, options)
         with torch.no_grad():
             self._run.find(tensors)
 
@@ -126,15 +126,20 @@ def optimize(
     *,
     state_dir: str | Path | None = None,
     background: bool = True,
+    precision: str = FP32,
+    strict_numerics: bool = False,
 ) -> OptimizedModel:
     """Return `model` as a module that gets faster while it is used.
 
     `example_inputs` is a tuple of positional inputs, a dict of keyword inputs, or one tensor. With
     `background`, the daemon that runs on `state_dir` tunes it; without one, only records that are
-    there already are used. Use the result without gradients (``torch.no_grad()``).
+    there already are used. `precision` and `strict_numerics` are those of `tlmd.tune`. Use the
+    result without gradients (``torch.no_grad()``). Raises `BadInput` for a precision that is
+    unknown or that this CPU does not have.
     """
     state = Path(state_dir) if state_dir else default_state_dir()
-    return OptimizedModel(model.eval(), example_inputs, state.absolute(), background)
+    options = GraphOptions(state.absolute(), background, precision, strict_numerics)
+    return OptimizedModel(model.eval(), example_inputs, options)
 
 
 def backend(
@@ -143,7 +148,7 @@ def backend(
     *,
     options: Mapping[str, Any] | None = None,
 ) -> Callable[..., Any]:
-    """The backend ``tlmd`` of `torch.compile`. Options: ``state_dir``, ``background``.
+    """The backend ``tlmd`` of `torch.compile`. Its options are those of `optimize`.
 
     Parameters and buffers of the model become constants of the compiled graph. If they change, the
     graph runs in eager PyTorch.
@@ -151,13 +156,15 @@ def backend(
     chosen = dict(options or {})
     state = Path(chosen.pop("state_dir", "") or default_state_dir()).absolute()
     background = bool(chosen.pop("background", True))
+    precision, strict = chosen.pop("precision", FP32), bool(chosen.pop("strict_numerics", False))
     if chosen:
         raise ValueError(f"unknown option {min(chosen)!r} of the backend tlmd")
+    graph_options = GraphOptions(state, background, str(precision), strict)
     numbers = (int, torch.SymInt)
     if not all(torch.is_tensor(value) or type(value) in numbers for value in example_inputs):
         _log.info("a graph with inputs that are no tensors or integers runs in eager PyTorch")
         return graph.forward
-    return _Graph(graph, example_inputs, state, background)
+    return _Graph(graph, example_inputs, graph_options)
 
 
 class _Graph:
@@ -171,8 +178,7 @@ class _Graph:
         self,
         graph: torch.fx.GraphModule,
         example: Sequence[Any],
-        state_dir: Path,
-        background: bool,
+        options: GraphOptions,
     ) -> None:
         self._graph = graph
         self._weights = {i: value for i, value in enumerate(example) if _is_weight(value)}
@@ -181,7 +187,7 @@ class _Graph:
         self._floats = [i for i in _float_inputs(graph, example) if i not in self._weights]
         fixed = {*self._weights, *self._numbers, *self._floats}
         self._inputs = [i for i in range(len(example)) if i not in fixed]
-        self._run = _ByShape("graph", self._module, state_dir, background)
+        self._run = _ByShape("graph", self._module, options)
 
     def __call__(self, *values: Any) -> Any:
         if _needs_gradients(values) or self._has_changed(values):

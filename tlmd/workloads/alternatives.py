@@ -20,7 +20,7 @@ from tlmd.alternatives.winograd import winograd
 from tlmd.errors import BadInput
 from tlmd.model_spec import BF16, FP32, INT8
 from tlmd.space.target import float_lanes, has_bf16, has_vnni, tvm_target
-from tlmd.types import Task
+from tlmd.types import TargetInfo, Task
 from tlmd.workloads import lowering, rewrites
 from tlmd.workloads.identity import task_id
 
@@ -42,10 +42,15 @@ def with_alternatives(
     precision `BF16` adds what multiplies bfloat16. Raises `BadInput` where the target cannot.
     """
     tasks = list(tasks)
-    has, needed = _NEEDED.get(precision, (None, ""))
-    if has and not all(has(target) for target in {task.target for task in tasks}):
-        raise BadInput(f"{precision} needs a CPU with {needed}; use --precision fp32")
+    check_precision(precision, {task.target for task in tasks})
     return [member for task in tasks for member in _group(task, strict_numerics, precision)]
+
+
+def check_precision(precision: str, on: Iterable[TargetInfo]) -> None:
+    """Raise `BadInput` where one of the targets cannot multiply in this precision."""
+    has, needed = _NEEDED.get(precision, (None, ""))
+    if has and not all(map(has, on)):
+        raise BadInput(f"{precision} needs a CPU with {needed}; use --precision fp32")
 
 
 def _group(task: Task, strict_numerics: bool, precision: str) -> list[Task]:
