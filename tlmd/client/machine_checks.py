@@ -24,9 +24,9 @@ def processor(context: CheckContext) -> Iterator[Finding]:
     from tlmd.space import target as targets
 
     cores, target = context.slot()
-    yield Finding(
-        "cpu", OK, f"{targets.cpu_model()}: {target.isa}, {target.vector_bits}-bit vectors"
-    )
+    vectors = f"{target.isa}, {target.vector_bits}-bit vectors"
+    detail = f"{targets.cpu_model()}: {vectors}; fingerprint {target.fingerprint}"
+    yield Finding("cpu", OK, detail)
     threads = len(os.sched_getaffinity(0))
     smt = _read(_SYSFS / "smt/active")
     siblings = {"1": "on", "0": "off"}.get(smt, "unknown")
