@@ -57,12 +57,12 @@ def _document(options: Any) -> report.Row:
     shipped = setting.load(options.checkpoint, options.untrained)
     bank = _Bank(options)
     found = {_SHIPPED: bank.judged(_SHIPPED, shipped)}
-    tasks, records = _records(options.records)
     for start in _STARTS:
-        for number, version in enumerate(_versions(shipped, start, tasks, records, options), 1):
-            name = f"version {number}, from {start}"
-            found[name] = bank.judged(name, version)
-            print(_row(name, found[name]), file=sys.stderr, flush=True)
+        names = [f"version {number}, from {start}" for number in range(1, options.rounds + 1)]
+        if not all(map(bank.knows, names)):
+            for name, version in zip(names, _versions(shipped, start, options), strict=True):
+                print(_row(name, bank.judged(name, version)), file=sys.stderr, flush=True)
+        found |= {name: bank.kept(name) for name in names}
     last = found[f"version {options.rounds}, from {_STARTS[0]}"]
     after, before = (_values(one, "best written") for one in (last, found[_SHIPPED]))
     return {
@@ -83,23 +83,33 @@ class _Bank:
         self._entries = bank_judge.entries(bank_judge.BANK)
         self._judge, _ = bank_judge.fit_judge(self._entries)
 
-    def judged(self, name: str, checkpoint: Checkpoint) -> Judged:
-        options = self._options
-        kept = options.state / f"{name}.json"
-        if kept.exists():
-            rows: Judged = json.loads(kept.read_text())
-            return rows
-        rows = [
-            bank_judge.rankings(entry, checkpoint)
-            | bank_judge.samples(
-                *(entry, checkpoint, self._judge, options.samples, 0, options.seed + 1),
-                drawn=False,
-                searched=False,
-            )
-            for entry in self._entries
-        ]
-        kept.write_text(json.dumps(rows))
+    def knows(self, name: str) -> bool:
+        """Whether it was judged before."""
+        return self._path(name).exists()
+
+    def kept(self, name: str) -> Judged:
+        """What was found before."""
+        rows: Judged = json.loads(self._path(name).read_text())
         return rows
+
+    def judged(self, name: str, checkpoint: Checkpoint) -> Judged:
+        """The figures of a checkpoint; found now, unless they are known."""
+        if not self.knows(name):
+            rows = [self._figures(entry, checkpoint) for entry in self._entries]
+            self._path(name).write_text(json.dumps(rows))
+        return self.kept(name)
+
+    def _path(self, name: str) -> Path:
+        kept: Path = self._options.state / f"{name}.json"
+        return kept
+
+    def _figures(self, entry: bank_judge.Entry, checkpoint: Checkpoint) -> dict[str, float]:
+        options = self._options
+        return bank_judge.rankings(entry, checkpoint) | bank_judge.samples(
+            *(entry, checkpoint, self._judge, options.samples, 0, options.seed + 1),
+            drawn=False,
+            searched=False,
+        )
 
 
 def _records(path: Path) -> tuple[list[Task], list[Record]]:
@@ -123,11 +133,7 @@ def _records(path: Path) -> tuple[list[Task], list[Record]]:
 
 
 def _versions(
-    shipped: Checkpoint,
-    start: Literal["base", "latest"],
-    tasks: Sequence[Task],
-    records: Sequence[Record],
-    options: Any,
+    shipped: Checkpoint, start: Literal["base", "latest"], options: Any
 ) -> Iterator[Checkpoint]:
     """The checkpoint after each round."""
     from tlmd.learn.demonstrations import read_replay
@@ -135,6 +141,7 @@ def _versions(
 
     # The cost model stays the shipped one: it has seen these records.
     config = TrainConfig(start=start, rounds=0)
+    tasks, records = _records(options.records)
     tuner = FineTuner(shipped, config, options.seed, replay=read_replay())
     tuner.add(tasks, [])
     for number, part in enumerate(_parts(records, options.rounds), 1):

@@ -69,7 +69,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_configure() -> None:
-    """Daemons of the tests have the priority of the tests, which wait for them."""
+    """Daemons of the tests have the priority of the tests, which wait for them.
+
+    Hundreds of processes are started. Where the user's environment forbids bytecode, each of them
+    would compile all sources anew, for a second.
+    """
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     os.environ.setdefault("TLMD_DAEMON__NICENESS", "0")
     os.environ.setdefault("TLMD_GENERATE__WIDE", "1")  # the untrained TLMs of tests prefer nothing
 
@@ -136,7 +141,7 @@ def job(daemon: Daemon) -> Job:
     """A job of `daemon` that is done, submitted while the actors started."""
     from tests import endtoend
 
-    job = daemon.submit(endtoend.MODEL, trials=6)
+    job = daemon.submit(endtoend.MODEL, trials=3)
     assert job.wait(timeout=200)["state"] == "done"
     return job
 

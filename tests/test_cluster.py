@@ -67,11 +67,12 @@ def _check_second_submissions(
     head: RayHead, settings: dict[str, str], serve: list[str], state: Path, other: Path
 ) -> None:
     """A second daemon is refused, on the same state directory and on another one."""
-    for name, folder, reason in (
-        ("again", state, f"the state directory {state} is in use by pid"),
-        ("other", other, "another daemon has the slots of this Ray cluster"),
+    head.submit("again", settings, *serve, str(state))
+    head.submit("other", settings, *serve, str(other))
+    for name, reason in (
+        ("again", f"the state directory {state} is in use by pid"),
+        ("other", "another daemon has the slots of this Ray cluster"),
     ):
-        head.submit(name, settings, *serve, str(folder))
         told: list[str] = []
         deadline = time.monotonic() + 150
         while not any("failed" in line for line in told) and time.monotonic() < deadline:

@@ -51,7 +51,7 @@ def test_actors_that_are_killed_at_work_are_replaced_and_no_candidate_is_lost(
         return len(endtoend.candidates(daemon.state_dir)) > count
 
     before = endtoend.candidates(daemon.state_dir)
-    running = daemon.submit(endtoend.THIRD, trials=24)
+    running = daemon.submit(endtoend.THIRD, trials=18)
     kept = len(before)
     for kind in ("measurer", "trainer", "generator", "registry"):
         wait_for(partial(more_than, kept), 60, "records")
@@ -67,7 +67,7 @@ def test_actors_that_are_killed_at_work_are_replaced_and_no_candidate_is_lost(
     after = endtoend.candidates(daemon.state_dir)
     assert after[: len(before)] == before and len(set(after)) == len(after)
     trials = [task["trials"] for task in status["tasks"]]
-    assert len(after) - len(before) == sum(trials) and max(trials) == 24
+    assert len(after) - len(before) == sum(trials) and max(trials) == 18
 
 
 def new_daemon(state: Path) -> int:
