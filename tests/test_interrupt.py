@@ -82,7 +82,8 @@ def test_interrupted_and_killed_jobs_continue(start: Any, tmp_path: Path) -> Non
 
     second = endtoend.run("tune", endtoend.LONG, "--state-dir", state)
     assert (second.returncode, second.stdout) == (1, "")
-    (line,) = second.stderr.splitlines()
+    # On a busy machine the daemon may not answer in time: then its lock refuses, after the plan.
+    *_, line = second.stderr.splitlines()
     assert line.startswith(f"tlmd: the state directory {state} is in use by pid ")
 
     os.killpg(first.pid, signal.SIGINT)  # as Ctrl-C on a terminal does, to all of the group
