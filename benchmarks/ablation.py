@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks import bank_judge, report, setting
-from benchmarks.bootstrap import interval_over_seeds
+from benchmarks.bootstrap import interval_over_seeds, mean_and_interval
 from tlmd.config import GenerateConfig
 
 _DATA = Path("benchmarks/data")
@@ -153,9 +153,7 @@ def _trained(arm: Arm, minutes: float, seed: int) -> Any:
 def _row(name: str, judged: list[list[report.Row]], columns: dict[str, str]) -> report.Row:
     row: report.Row = {"arm": name, **dict.fromkeys(_COLUMNS, "")}
     for column, figure in columns.items():
-        values = _values(judged, figure)
-        low, high = interval_over_seeds(values)
-        row[column] = f"{values.mean():.3f} [{low:.2f}, {high:.2f}]"
+        row[column] = mean_and_interval(_values(judged, figure))
     return row
 
 

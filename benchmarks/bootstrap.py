@@ -12,13 +12,12 @@ _RESAMPLES = 1000
 
 def interval(values: Sequence[float]) -> list[float]:
     """Of the mean over tasks."""
-    return _percentiles(np.array(values)[_resampled(len(values))].mean(1))
+    return interval_over_seeds(np.array([values]))
 
 
 def interval_of_ratio(above: Any, below: Any) -> list[float]:
     """Of the mean of ``above [tasks]`` over that of ``below [tasks]``, for the same tasks."""
-    drawn = _resampled(len(above))
-    return _percentiles(above[drawn].mean(1) / below[drawn].mean(1))
+    return interval_over_seeds(above[None], below[None])
 
 
 def interval_over_seeds(values: Any, below: Any = None) -> list[float]:
@@ -34,6 +33,13 @@ def interval_over_seeds(values: Any, below: Any = None) -> list[float]:
     return _percentiles(found)
 
 
+def mean_and_interval(values: Any) -> str:
+    """The mean of ``values [tasks]`` or ``[seeds, tasks]`` and its interval, as text."""
+    values = np.atleast_2d(np.array(values))
+    low, high = interval_over_seeds(values)
+    return f"{values.mean():.3f} [{low:.2f}, {high:.2f}]"
+
+
 def _drawn(values: Any, tasks: Any, rng: Any) -> float:
     seeds = rng.integers(0, len(values), len(values))
     return float(values[seeds][:, tasks].mean())
@@ -41,7 +47,3 @@ def _drawn(values: Any, tasks: Any, rng: Any) -> float:
 
 def _percentiles(means: Any) -> list[float]:
     return [round(float(v), 3) for v in np.percentile(means, (2.5, 97.5))]
-
-
-def _resampled(count: int) -> Any:
-    return np.random.default_rng(0).integers(0, count, (_RESAMPLES, count))

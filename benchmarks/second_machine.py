@@ -22,7 +22,7 @@ import numpy as np
 
 from benchmarks import bank_judge, report, setting
 from benchmarks.bank_judge import Entry
-from benchmarks.bootstrap import interval
+from benchmarks.bootstrap import interval, mean_and_interval
 from benchmarks.measured import compare_finalists, measure_proposals, searched
 from tlmd.model.checkpoint import Checkpoint
 from tlmd.model.ranking import spearman
@@ -155,7 +155,7 @@ def _orders(
             row = {"judged": f"this CPU, {name} tasks, {version}"}
             rows.append(row | _means(part, checkpoint))
     clock = {"judged": "times of the one CPU by the other's"} | dict.fromkeys(_ORDERS, "")
-    return [*rows, clock | {"cost model": _text(clocks)}]
+    return [*rows, clock | {"cost model": mean_and_interval(clocks)}]
 
 
 def _the_same(known: Entry, again: Entry) -> Entry:
@@ -172,12 +172,7 @@ def _the_same(known: Entry, again: Entry) -> Entry:
 
 def _means(entries: Sequence[Entry], checkpoint: Checkpoint) -> dict[str, str]:
     rows = [bank_judge.rankings(entry, checkpoint) for entry in entries]
-    return {figure: _text([row[figure] for row in rows]) for figure in _ORDERS}
-
-
-def _text(values: Sequence[float]) -> str:
-    low, high = interval(values)
-    return f"{np.mean(values):.2f} [{low:.2f}, {high:.2f}]"
+    return {figure: mean_and_interval([row[figure] for row in rows]) for figure in _ORDERS}
 
 
 def _race(

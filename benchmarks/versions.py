@@ -22,7 +22,7 @@ from typing import Any, Literal
 import numpy as np
 
 from benchmarks import bank_judge, report, setting
-from benchmarks.bootstrap import interval, interval_of_ratio
+from benchmarks.bootstrap import interval_of_ratio, mean_and_interval
 from tlmd.config import TrainConfig
 from tlmd.model.checkpoint import Checkpoint
 from tlmd.types import Record, Task
@@ -164,8 +164,7 @@ def _parts(records: Sequence[Record], rounds: int) -> list[Sequence[Record]]:
 def _row(name: str, judged: Judged) -> report.Row:
     row: report.Row = {"version": name}
     for figure in _FIGURES:
-        low, high = interval(list(_values(judged, figure)))
-        row[figure] = f"{_values(judged, figure).mean():.3f} [{low:.2f}, {high:.2f}]"
+        row[figure] = mean_and_interval(_values(judged, figure))
     return row
 
 
