@@ -1,12 +1,12 @@
 """Is a later version of the TLM better than the one before? Judged on the bank.
 
 `python -m benchmarks.versions --state DIR` gives the records of a campaign to the trainer's
-`FineTuner` in the order in which they were measured, 1,000 in each round, once with ``train.start``
-``base`` and once with ``latest``. Each version is judged on the bank, of whose networks no record
-is. The records (`--records`, default the synthetic tasks) have not trained the shipped language
-model; its cost model has seen them, so only the language model is judged. `DIR` keeps what is
-done, so that the same command goes on after an interruption. The headline `ratio` is the predicted
-speed of what the last version of ``base`` writes over that of the shipped one.
+`FineTuner` in the order in which they were measured, in `--rounds` equal parts, with the
+`--starts` (``train.start``) ``base`` and ``latest``. Each version is judged on the bank, of whose
+networks no record is. The records (`--records`, default the synthetic tasks) have not trained the
+shipped language model; its cost model has seen them, so only the language model is judged. `DIR`
+keeps what is done, so that the same command goes on after an interruption. The headline `ratio` is
+the predicted speed of what the last version writes over that of the shipped one.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tlmd.types import Record, Task
 
 _RECORDS = Path("benchmarks/data/synthetic.msgpack.gz")
 _SHIPPED = "shipped"
-_STARTS: tuple[Literal["base"], Literal["latest"]] = ("base", "latest")
+_STARTS = ("base", "latest")
 _FIGURES = ("log p", "log p best - worst", "best written", "worst written", "distinct")
 Judged = list[dict[str, float]]
 """Figures of `bank_judge` of each task."""
@@ -41,6 +41,7 @@ def main() -> int:
     parser.add_argument("--state", type=Path, required=True, help="keeps what is done")
     parser.add_argument("--records", type=Path, default=_RECORDS)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--starts", choices=_STARTS, nargs="+", default=_STARTS)
     parser.add_argument("--samples", type=int, default=32, help="per task (default 32)")
     options = parser.parse_args()
     options.state.mkdir(parents=True, exist_ok=True)
@@ -57,13 +58,13 @@ def _document(options: Any) -> report.Row:
     shipped = setting.load(options.checkpoint, options.untrained)
     bank = _Bank(options)
     found = {_SHIPPED: bank.judged(_SHIPPED, shipped)}
-    for start in _STARTS:
+    for start in options.starts:
         names = [f"version {number}, from {start}" for number in range(1, options.rounds + 1)]
         if not all(map(bank.knows, names)):
             for name, version in zip(names, _versions(shipped, start, options), strict=True):
                 print(_row(name, bank.judged(name, version)), file=sys.stderr, flush=True)
         found |= {name: bank.kept(name) for name in names}
-    last = found[f"version {options.rounds}, from {_STARTS[0]}"]
+    last = found[f"version {options.rounds}, from {options.starts[-1]}"]
     after, before = (_values(one, "best written") for one in (last, found[_SHIPPED]))
     return {
         "benchmark": "versions",

@@ -26,6 +26,7 @@ _BESIDE = 12  # sentences that a held-out one is compared with
 HELD_OUT = 0.05  # share of candidates that nothing is ever trained on
 _AVERAGED = 10  # the reported loss is the mean of so many last steps
 _TASKS_PER_STEP = 2
+_WORST = 0.3  # `TrainingPlan.worst`, as TLM-base was trained
 _TASKS_OF_A_ROUND = 16  # with more tasks a round takes more steps,
 _MOST_ROUNDS = 8  # at most so many times as many
 Stop = Callable[[], bool]
@@ -229,6 +230,7 @@ class FineTuner:
             learning_rate=self._config.learning_rate,
             seed=self._seed + version,
             decay=False,
+            worst=_WORST,
         )
         # As many as the steps can show, the newest first, and as many of the base's training.
         shown = shown[: plan.steps * _TASKS_PER_STEP]
