@@ -92,8 +92,6 @@ def _measure(options: Any) -> report.Row:
 
 def _measured_again(store: Any, measurer: Any, task: Task, entry: Entry, count: int) -> Entry:
     """The task of the bank on this machine, with `count` of its candidates, drawn at random."""
-    from tlmd.learn.feature_tables import FeatureTables
-    from tlmd.space.cache import SpaceCache
     from tlmd.space.space import TaskSpace
 
     known = store.records(task.id, task.target.fingerprint)
@@ -103,8 +101,15 @@ def _measured_again(store: Any, measurer: Any, task: Task, entry: Entry, count: 
         known = measure_proposals(measurer, task, [_proposal(space, r) for r in drawn])
         store.add_records(known)
         print(f"{task.name}: {len(known)} measured again", file=sys.stderr, flush=True)
-    table = FeatureTables(SpaceCache()).table(task, known)
-    return replace(entry, task=task, records=known, table=table)
+    return _with_records(replace(entry, task=task), known)
+
+
+def _with_records(entry: Entry, records: list[Record]) -> Entry:
+    from tlmd.learn.feature_tables import FeatureTables
+    from tlmd.space.cache import SpaceCache
+
+    table = FeatureTables(SpaceCache()).table(entry.task, records)
+    return replace(entry, records=records, table=table)
 
 
 def _proposal(space: Any, record: Record) -> Proposal:
@@ -160,14 +165,8 @@ def _orders(
 
 def _the_same(known: Entry, again: Entry) -> Entry:
     """The bank's task with those of its candidates only that were measured again."""
-    from tlmd.learn.feature_tables import FeatureTables
-    from tlmd.space.cache import SpaceCache
-
     by_id = {record.candidate.id: record for record in known.records}
-    records = [by_id[record.candidate.id] for record in again.records]
-    return replace(
-        known, records=records, table=FeatureTables(SpaceCache()).table(known.task, records)
-    )
+    return _with_records(known, [by_id[record.candidate.id] for record in again.records])
 
 
 def _means(entries: Sequence[Entry], checkpoint: Checkpoint) -> dict[str, str]:
@@ -196,11 +195,11 @@ def _best(records: Sequence[Record]) -> Any:
 
 
 def _gain(races: Sequence[Mapping[int, float]], count: int) -> report.Row:
-    logs = np.log([race[count] for race in races])
-    low, high = np.exp(interval(list(logs)))
+    ratios = [race[count] for race in races]
+    low, high = np.exp(interval(list(np.log(ratios))))
     return {
         "best of": count,
-        "mean": float(np.exp(logs.mean())),
+        "mean": report.geometric_mean(ratios),
         "interval": [round(float(low), 3), round(float(high), 3)],
     }
 

@@ -11,6 +11,7 @@ the predicted speed of what the last version writes over that of the shipped one
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import sys
@@ -59,12 +60,12 @@ def _document(options: Any) -> report.Row:
     bank = _Bank(options)
     found = {_SHIPPED: bank.judged(_SHIPPED, shipped)}
     for start in options.starts:
-        names = [f"version {number}, from {start}" for number in range(1, options.rounds + 1)]
+        names = [_name(number, start, options) for number in range(1, options.rounds + 1)]
         if not all(map(bank.knows, names)):
             for name, version in zip(names, _versions(shipped, start, options), strict=True):
                 print(_row(name, bank.judged(name, version)), file=sys.stderr, flush=True)
         found |= {name: bank.kept(name) for name in names}
-    last = found[f"version {options.rounds}, from {options.starts[-1]}"]
+    last = found[_name(options.rounds, options.starts[-1], options)]
     after, before = (_values(one, "best written") for one in (last, found[_SHIPPED]))
     return {
         "benchmark": "versions",
@@ -74,6 +75,10 @@ def _document(options: Any) -> report.Row:
         "interval": interval_of_ratio(after, before),
         "meaning": "predicted speed of what the last version writes over the shipped one",
     }
+
+
+def _name(number: int, start: str, options: Any) -> str:
+    return f"version {number} of {options.rounds}, from {start}"
 
 
 class _Bank:
@@ -113,6 +118,7 @@ class _Bank:
         )
 
 
+@functools.cache
 def _records(path: Path) -> tuple[list[Task], list[Record]]:
     """Tasks, and their records in the order in which they were measured, with features.
 

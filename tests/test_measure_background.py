@@ -61,7 +61,7 @@ def worked_s(work: BackgroundWork, machine: Machine, seconds: float, in_use: flo
     return 0.1 * sum(not work.must_wait(machine.step(0.1, in_use)) for _ in range(steps))
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(share=st.floats(0.05, 0.9), in_use=st.floats(0.5, 2))
 def test_the_work_has_its_share_while_others_use_the_cores(
     stat: Path, share: float, in_use: float
@@ -153,8 +153,8 @@ def test_candidates_are_measured_beside_a_program_that_never_ends(tmp_path: Path
         "from tlmd.measure.measurer import Measurer\nfrom tlmd.space.target import resolve\n"
         "from tlmd.types import MeasureInput\n"
         "task = tasks(resolve('native', len(plan_cores().run)))[2]\n"
-        "inputs = [MeasureInput(p.candidate.id, p.trace) for p in random_programs(task, 2, 0)]\n"
-        "config = MeasureConfig(repeats=1, budget=0.1, background_share=0.5)\n"
+        "inputs = [MeasureInput(p.candidate.id, p.trace) for p in random_programs(task, 3, 0)]\n"
+        "config = MeasureConfig(repeats=1, budget=0.1, background_share=0.3)\n"
         "with Measurer(plan_cores(), Path(sys.argv[1]), config) as measurer:\n"
         "    print([str(o.status) for o in measurer.measure(task, inputs)])\n"
     )
