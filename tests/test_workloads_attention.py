@@ -17,6 +17,7 @@ from tvm import relax, te
 
 from tlmd.alternatives.attention import Attention, Operand
 from tlmd.alternatives.contraction import DTYPE, long
+from tlmd.alternatives.softmax import power_of_two
 from tlmd.language.sentence import decode, encode
 from tlmd.model_spec import ModelSpec
 from tlmd.space.schedule import InvalidCandidate
@@ -146,6 +147,43 @@ def test_random_candidates_are_right_and_can_be_said(
         tensors = [tvm.runtime.tensor(a) for a in (*given_arrays, np.zeros_like(want))]
         tvm.compile(final, TARGET).jit()["main"](*tensors)
         assert np.abs(tensors[-1].numpy() - want).max() < 1e-5
+
+
+@pytest.mark.parametrize("is_safe", [True, False])
+def test_masks_of_any_kind(is_safe: bool) -> None:
+    """Masked keys weigh nothing; a row of least numbers is even; one without keys is 0 or NaN."""
+    rng = np.random.default_rng(1)
+    arrays = [rng.standard_normal((1, 21, 2, LANES)).astype("float32") for _ in range(3)]
+    arrays[2][:, -1] = 1e30  # the last key is masked nearly everywhere
+    bias = np.zeros((1, 21, 21), "float32")
+    bias[:, 1:, -1] = -np.inf
+    bias[:, 4:9, ::2] = np.finfo("float32").min
+    bias[:, 10, :-1] = np.finfo("float32").min
+    bias[:, 11] = -np.inf
+    operand = Operand("BLHD", (1, 21, 2, LANES))
+    attention = Attention(operand, operand, operand, 0.4, is_safe, LANES)
+    space = TaskSpace(_task(attention, [a.shape for a in (*arrays, bias)]))
+    with np.errstate(invalid="ignore"):
+        want = _reference(arrays, bias)
+    want[:, 11] = 0 if is_safe else np.nan
+    final = space.finish(space.random(Random(0))).mod
+    tensors = [tvm.runtime.tensor(a) for a in (*arrays, bias, np.zeros_like(want))]
+    tvm.compile(final, TARGET).jit()["main"](*tensors)
+    np.testing.assert_allclose(tensors[-1].numpy(), want, rtol=1e-5, atol=1e-6)
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.lists(st.floats(-150, 0, width=32), min_size=1, max_size=64))
+def test_power_of_two(exponents: list[float]) -> None:
+    values = np.array([*exponents, -np.inf, np.nan, 0], "float32")
+    place = te.placeholder(long(values.shape), DTYPE, name="x")
+    powers = te.compute(long(values.shape), lambda i: power_of_two(place[i]))
+    given_values, found = tvm.runtime.tensor(values), tvm.runtime.tensor(np.ones_like(values))
+    module = tvm.IRModule({"main": te.create_prim_func([place, powers])})
+    tvm.compile(module, TARGET)["main"](given_values, found)
+    want = np.exp2(values.astype("float64"))
+    np.testing.assert_allclose(found.numpy(), want, rtol=2e-7, atol=1e-38)
+    assert found.numpy()[-3] == 0
 
 
 def _axes(order: str) -> list[int]:

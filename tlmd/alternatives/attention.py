@@ -14,24 +14,29 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import tvm
-from tvm import te, tirx, topi
+from tvm import te, tirx
 
 from tlmd.alternatives import bfloat16
 from tlmd.alternatives.contraction import DTYPE, axis, long
 from tlmd.alternatives.implementation import Implementation
 from tlmd.alternatives.packed import clamped, multiple, padded_rows, panel_vectors
+from tlmd.alternatives.softmax import LOG2_E, limits, maximum, power_of_two
 from tlmd.alternatives.transforms import ATTENTION_BF16
 
-KEYS, SCORES, BIASED, MAXIMA, MAXIMUM, SHIFTED, WEIGHTS, SUMS, SUM, CONTEXT, PLACED = (
+KEYS, SCORES, BIASED, LIMITS, SHIFTED, WEIGHTS, CONTEXT, PLACED = (
     f"attention_{stage}"
     for stage in (
-        *("keys", "scores", "biased", "maxima", "maximum", "shifted", "weights"),
-        *("sums", "sum", "context", "placed"),
+        *("keys", "scores", "biased", "limits", "shifted", "weights"),
+        *("context", "placed"),
     )
 )
-"""Names of the blocks: `MAXIMA` and `SUMS` are those of each lane of a row."""
+"""Names of the blocks."""
+MAXIMA = ("attention_maxima", "attention_few_maxima", "attention_maximum")
+SUMS = ("attention_sums", "attention_few_sums", "attention_sum")
+"""Of each lane of a row, of a few lanes, of the row."""
 QUERY, SHORT_WEIGHTS, VALUES = "attention_query", "attention_short_weights", "attention_values"
 """Blocks that round to pairs of bfloat16."""
+_FEW_LANES = 4
 
 
 @dataclass(frozen=True)
@@ -108,21 +113,25 @@ class Attention:
 
     def __call__(self, query: Any, key: Any, value: Any, *bias: Any) -> Any:
         """The result as a tensor expression. `bias`: ``[B * H or 1, M or 1, L or 1]`` or none."""
-        scores = self._scores(query, key)
-        if bias or self.scale != 1:
+        # Keys are multiplied when they are packed, so that scores need no pass of their own. A bias
+        # can be the least finite number, which a factor would make infinite.
+        unit = 1.0 if bias else LOG2_E
+        scores = self._scores(query, key, self.scale * unit)
+        if bias:
             scores = self._biased(scores, *bias)
-        maximum = self._reduced(scores, _maximum, MAXIMA, MAXIMUM)
-        weights = self._weights(scores, maximum)
-        total = self._reduced(weights, te.sum, SUMS, SUM)
+        highest = self._reduced(scores, maximum, *MAXIMA)
+        weights = self._weights(scores, highest, LOG2_E / unit)
+        total = self._reduced(weights, te.sum, *SUMS)
         context = self._context(weights, value)
         heads = self.query.size("H")
 
         def placed(image: Any, row: Any, head: Any, column: Any) -> Any:
             group = image * heads + head
-            found = context[group, row, column] / total[group, row]
+            # One division for each row; LLVM moves it out of the loop.
+            found = context[group, row, column] * (tirx.const(1, DTYPE) / total[group, row])
             if not self.is_safe:
                 return found
-            has_keys = maximum[group, row] > tirx.const(-math.inf, DTYPE)
+            has_keys = highest[group, row] > tirx.const(-math.inf, DTYPE)
             return tirx.Select(has_keys, found, tirx.const(0, DTYPE))
 
         shape = (self.query.size("B"), self.rows, heads, self.value.size("D"))
@@ -150,13 +159,13 @@ class Attention:
         at = {"B": group // heads, "H": group % heads, "L": self._key(index)}
         return operand.read(tensor, **at, D=column)
 
-    def _scores(self, query: Any, key: Any) -> Any:
+    def _scores(self, query: Any, key: Any, factor: float) -> Any:
         depth, groups = self.key.size("D"), self.key.size("B") * self.key.size("H")
-        shared = self.query.size("H") // self.key.size("H")
+        shared, times = self.query.size("H") // self.key.size("H"), tirx.const(factor, DTYPE)
         panels = te.compute(
             long((groups, self.padded_keys // self.panel, depth // self._together, self.panel)),
             lambda g, p, d, c: self._one_or_pair(
-                lambda at: self._of_key(self.key, key, g, p * self.panel + c, at), d
+                lambda at: self._of_key(self.key, key, g, p * self.panel + c, at) * times, d
             ),
             name=KEYS,
         )
@@ -193,7 +202,7 @@ class Attention:
 
     def _biased(self, scores: Any, *bias: Any) -> Any:
         def biased(group: Any, row: Any, index: Any) -> Any:
-            value = scores[group, row, index] * tirx.const(self.scale, DTYPE)
+            value = scores[group, row, index]
             for one in bias:
                 at = (group, self._row(row), self._key(index))
                 sizes = (int(extent) for extent in one.shape)
@@ -202,30 +211,40 @@ class Attention:
 
         return self._stage((self.padded_keys,), biased, BIASED)
 
-    def _weights(self, scores: Any, maximum: Any) -> Any:
-        """``exp(score - maximum of its row)``; 0 for keys too many."""
-        shifted = self._stage(
-            (self.padded_keys,), lambda g, i, j: scores[g, i, j] - maximum[g, i], SHIFTED
+    def _weights(self, scores: Any, highest: Any, unit: float) -> Any:
+        """``2 ** (score - the highest of its row)``, in this `unit`; 0 for keys too many."""
+        is_padded = self.padded_keys > self.keys
+        most = limits(self.keys, self.padded_keys, LIMITS) if is_padded else None
+
+        def shifted(group: Any, row: Any, index: Any) -> Any:
+            value = scores[group, row, index] - highest[group, row]
+            value = value if unit == 1 else value * tirx.const(unit, DTYPE)
+            # The limit is first, so that NaN stays NaN.
+            return value if most is None else tirx.min(most[index], value)
+
+        exponents = self._stage((self.padded_keys,), shifted, SHIFTED)
+        return self._stage(
+            (self.padded_keys,), lambda g, i, j: power_of_two(exponents[g, i, j]), WEIGHTS
         )
-        weights = topi.fast_exp(shifted)
-        zero = tirx.const(0, DTYPE)
 
-        def weight(group: Any, row: Any, index: Any) -> Any:
-            value = weights[group, row, index]
-            is_key = index < self.keys
-            return tirx.Select(is_key, value, zero) if self.padded_keys > self.keys else value
+    def _reduced(self, values: Any, combine: Any, *names: str) -> Any:
+        """A value for each row, in three steps with these `names`: of each lane, of each of a few
+        lanes, of all. So the first two work on vectors. LLVM gathers where it adds whole vectors.
+        """
+        lanes = self.lanes
+        found = self._folded(values, combine, self.padded_keys, lanes, names[0])
+        if lanes > _FEW_LANES:
+            found = self._folded(found, combine, lanes, _FEW_LANES, names[1])
+            lanes = _FEW_LANES
+        lane = axis(lanes, "lane")
+        return self._stage((), lambda g, i: combine(found[g, i, lane], axis=lane), names[2])
 
-        return self._stage((self.padded_keys,), weight, WEIGHTS)
-
-    def _reduced(self, values: Any, combine: Any, lanes: str, name: str) -> Any:
-        """A value for each row, in two steps, so that the first one works on vectors."""
-        vectors, lane = axis(self.padded_keys // self.lanes, "v"), axis(self.lanes, "lane")
-        parts = self._stage(
-            (self.lanes,),
-            lambda g, i, j: combine(values[g, i, vectors * self.lanes + j], axis=vectors),
-            lanes,
+    def _folded(self, values: Any, combine: Any, extent: int, lanes: int, name: str) -> Any:
+        """Combines values whose places are equal modulo `lanes`."""
+        part = axis(extent // lanes, "v")
+        return self._stage(
+            (lanes,), lambda g, i, j: combine(values[g, i, part * lanes + j], axis=part), name
         )
-        return self._stage((), lambda g, i: combine(parts[g, i, lane], axis=lane), name)
 
     def _context(self, weights: Any, value: Any) -> Any:
         if self.bf16:
@@ -265,14 +284,6 @@ class Attention:
             return te.sum(product, axis=keys)
 
         return self._stage((columns,), element, CONTEXT)
-
-
-_maximum = te.comm_reducer(
-    lambda one, other: tirx.max(one, other),
-    lambda dtype: tirx.const(-math.inf, dtype),
-    "maximum",
-)
-"""TVM's own begins with the least finite number."""
 
 
 def short_attention(direct: Implementation, attention: Attention) -> Implementation | None:

@@ -39,12 +39,12 @@ def by_rows(program: StageSchedule) -> None:
             (inner,) = program.loops(name, 1)
             width = math.gcd(int(schedule.get(inner).extent), program.lanes)
             schedule.vectorize(schedule.split(inner, [None, width])[1])
-    for name in (stages.MAXIMA, stages.SUMS):
-        lane, vectors = program.loops(name, 2)
-        schedule.reorder(vectors, lane)
-        schedule.vectorize(lane)
-    for name in (stages.MAXIMUM, stages.SUM):
-        schedule.unroll(program.loops(name, 1)[0])
+    for *vectors, last in (stages.MAXIMA, stages.SUMS):
+        for name in (name for name in vectors if name in program.names):
+            lane, part = program.loops(name, 2)
+            schedule.reorder(part, lane)
+            schedule.vectorize(lane)
+        schedule.unroll(program.loops(last, 1)[0])
     _keys(program)
 
 
@@ -60,6 +60,7 @@ def _place(program: StageSchedule, rows: tuple[Any, Any, Any]) -> None:
     for name in names[names.index(stages.SHIFTED) : names.index(stages.WEIGHTS)]:
         schedule.compute_inline(program.block(name))
     moved = names[names.index(stages.SCORES) : names.index(stages.SHIFTED)]
+    moved = [name for name in moved if name != stages.LIMITS]
     moved += names[names.index(stages.WEIGHTS) : -1]
     if stages.QUERY in names:
         moved = [stages.QUERY, *(name for name in moved if name != stages.VALUES)]
