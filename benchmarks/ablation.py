@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks import bank_judge, report, setting
+from benchmarks.bank_tasks import BANK
 from benchmarks.bootstrap import interval_over_seeds, mean_and_interval
 from tlmd.config import GenerateConfig
 
@@ -84,7 +85,7 @@ def _document(options: Any) -> report.Row:
 
     torch.set_num_threads(1)
     shipped = setting.load(options.checkpoint, options.untrained)
-    bank = bank_judge.entries(bank_judge.BANK)
+    bank = bank_judge.entries(BANK)
     judge, error = bank_judge.fit_judge(bank)
     found: dict[str, list[list[report.Row]]] = {}
     for seed in range(options.seeds):

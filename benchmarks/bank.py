@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks import bank_judge, report, setting
+from benchmarks.bank_tasks import BANK
 from benchmarks.bootstrap import interval, interval_of_ratio
 from tlmd.config import GenerateConfig
 
@@ -34,7 +35,7 @@ _BY_KIND = (
 def main() -> int:
     """Judge, print, write."""
     parser = report.parser(__doc__)
-    parser.add_argument("--bank", type=Path, default=bank_judge.BANK)
+    parser.add_argument("--bank", type=Path, default=BANK)
     parser.add_argument("--samples", type=int, default=48, help="per task and quality (default 48)")
     parser.add_argument("--limit", type=int, help="judge so many tasks only")
     parser.add_argument("--generations", type=int, default=GenerateConfig().generations)

@@ -1,14 +1,19 @@
 """The 40 tasks of the bank: all kinds of operators, from the held-out networks at batch 1 or 2.
 
-Nothing of these networks' families trains anything that is judged on the bank.
+Nothing of these networks' families trains anything that is judged on the bank. A second bank has
+the alternatives of these tasks, and attention.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from benchmarks.setting import tasks_of_networks
 from tlmd.types import Task
+
+BANK = Path("benchmarks/data/bank.msgpack.gz")
 
 _IMAGE = (1, 3, 224, 224)
 # Per network the names of tasks, each with its kind.
@@ -77,3 +82,27 @@ KINDS = tuple(kind for names in _CHOSEN.values() for kind in names.values())
 def bank_tasks(target: Any) -> list[Task]:
     """The tasks, lowered now for `target`."""
     return tasks_of_networks(_CHOSEN, target)
+
+
+_ATTENTION = (("bert-base", (1, 128)), ("gpt2", (1, 128)), ("llama", (2, 128)), ("vit-b16", _IMAGE))
+
+
+def bank_alternatives(target: Any) -> list[Task]:
+    """The alternatives of the tasks in the bank, and attention of four networks."""
+    from tlmd.records.dataset import read_dataset
+    from tlmd.workloads.alternatives import with_alternatives
+    from tlmd.workloads.corpus import workload_tasks
+
+    kept = [replace(task, target=target) for task in read_dataset(BANK).tasks]
+    attentions = [
+        next(task for task in workload_tasks(workload, target) if task.attention)
+        for workload in _ATTENTION
+    ]
+    return [task for task in with_alternatives(kept) if task.alternative] + attentions
+
+
+def kind_of(task: Task, index: int) -> str:
+    """The kind of a task in a bank; `index` is its place."""
+    if task.attention:
+        return "attention"
+    return task.alternative or KINDS[index]

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks import bank_judge, report
+from benchmarks.bank_tasks import BANK
 from benchmarks.bootstrap import interval
 
 _DATA = Path("benchmarks/data")
@@ -46,7 +47,7 @@ def main() -> int:
 def _measure(options: Any) -> report.Row:
     from tlmd.model.cost_model import CostModel
 
-    here, bank = report.machine(), bank_judge.entries(bank_judge.BANK)
+    here, bank = report.machine(), bank_judge.entries(BANK)
     first, second = (_tables(path, options.seed) for path in _CAMPAIGNS)
     chosen = [("networks", first[: round(part * len(first))]) for part in _PARTS]
     chosen += [("and synthetic", first + second[: round(p * len(second))]) for p in _PARTS]

@@ -22,6 +22,7 @@ import numpy as np
 
 from benchmarks import bank_judge, report, setting
 from benchmarks.bank_judge import Entry
+from benchmarks.bank_tasks import BANK
 from benchmarks.bootstrap import interval, mean_and_interval
 from benchmarks.measured import compare_finalists, measure_proposals, searched
 from tlmd.model.checkpoint import Checkpoint
@@ -57,7 +58,7 @@ def _measure(options: Any) -> report.Row:
     layout = plan_cores(run=1)
     setting.pin(layout.build)
     shipped = setting.load(options.checkpoint, options.untrained)
-    there = bank_judge.entries(bank_judge.BANK)
+    there = bank_judge.entries(BANK)
     with (
         RecordStore(options.state / "again.sqlite") as again,
         RecordStore(options.state / "own.sqlite") as own,

@@ -23,6 +23,7 @@ from typing import Any, Literal
 import numpy as np
 
 from benchmarks import bank_judge, report, setting
+from benchmarks.bank_tasks import BANK
 from benchmarks.bootstrap import interval_of_ratio, mean_and_interval
 from tlmd.config import TrainConfig
 from tlmd.model.checkpoint import Checkpoint
@@ -86,7 +87,7 @@ class _Bank:
 
     def __init__(self, options: Any) -> None:
         self._options = options
-        self._entries = bank_judge.entries(bank_judge.BANK)
+        self._entries = bank_judge.entries(BANK)
         self._judge, _ = bank_judge.fit_judge(self._entries)
 
     def knows(self, name: str) -> bool:
