@@ -1,6 +1,6 @@
-"""Write the alternatives of tasks to a file: `python -m benchmarks.alternatives_tasks --tasks FILE`.
+"""Write alternatives of tasks: `python -m benchmarks.alternatives_tasks --tasks FILE --out OUT`.
 
-`tlmd.learn.distill --tasks OUT` makes demonstrations of them; nothing is measured.
+`python -m tlmd.learn.distill --tasks OUT` makes demonstrations of them; nothing is measured.
 """
 
 from __future__ import annotations

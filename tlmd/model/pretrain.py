@@ -1,9 +1,9 @@
 """Train the language model: `python -m tlmd.model.pretrain --demonstrations FILE --out WEIGHTS`.
 
 It needs torch, transformers, numpy, msgpack and safetensors, not TVM: `python -m tlmd.learn.encode`
-makes the demonstrations; `WEIGHTS` is a .safetensors file. Every twentieth task is kept out of
-training, to show how well the model orders candidates of tasks that it has never seen. The weights
-are written every few minutes; with ``--start`` training goes on from such a file.
+makes the demonstrations; `WEIGHTS` is a .safetensors file. Every twentieth task, or 60 of many, are
+kept out of training, to show how well the model orders candidates of tasks that it has never seen.
+The weights are written every few minutes; with ``--start`` training goes on from such a file.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from tlmd.model.demonstration_file import read_demonstrations
 from tlmd.model.ranking import rank
 from tlmd.model.training import Trainer, TrainingPlan, steps_within
 
-_VALIDATION = 20  # every so manieth task is kept out of training
+_VALIDATION = 20  # every so manieth task is kept out of training,
+_MOST_KEPT_OUT = 60  # but not more: to rank more of them takes minutes each time
 _SAVE_S = 180.0
 
 
@@ -46,8 +47,9 @@ def main(arguments: list[str]) -> int:
         (task for path in options.demonstrations for task in read_demonstrations(path)),
         key=lambda task: task.task_id,
     )
-    training = [task for index, task in enumerate(tasks) if index % _VALIDATION]
-    kept_out = [TaskTensors(task) for task in tasks[::_VALIDATION]]
+    every = max(_VALIDATION, -(-len(tasks) // _MOST_KEPT_OUT))
+    training = [task for index, task in enumerate(tasks) if index % every]
+    kept_out = [TaskTensors(task) for task in tasks[::every]]
     model = network.create(options.preset, options.seed)
     if options.start:
         model.load_state_dict(safetensors.torch.load_file(options.start), strict=False)
