@@ -11,8 +11,8 @@ from tvm.s_tir import Schedule, Trace
 from tvm.s_tir import meta_schedule as ms
 
 from tlmd.alternatives.sketches import sketches
-from tlmd.space import intrinsics, rules
-from tlmd.space.sketches import plain_trace
+from tlmd.space import intrinsics, rules, transposition
+from tlmd.space.sketches import PARALLEL, plain_trace
 from tlmd.space.target import architecture, float_lanes
 from tlmd.types import TargetInfo
 
@@ -53,7 +53,7 @@ def _generator(target: Any) -> Any:
 
 
 def design_space(target: Any, module: Any, seed: int) -> list[Any]:
-    """The traces of a task's sketches: those of TVM's rules first, then those of `EXTRA_RULES`.
+    """The traces of a task's sketches: TVM's, then those of `EXTRA_RULES` and `transposition`.
 
     So a new rule does not change the index of a sketch that records refer to. An alternative has
     its own sketches: TVM's rules fail for its program, or make worse ones.
@@ -68,6 +68,8 @@ def design_space(target: Any, module: Any, seed: int) -> list[Any]:
         extended = _context(module, target, generator, seed).generate_design_space()
         known = {_instructions(trace) for trace in traces}
         traces += [s.trace for s in extended if _instructions(s.trace) not in known]
+    if target.kind.name != "cuda":
+        traces += transposition.sketch(module, (PARALLEL, _PARALLEL_EXTENT))
     return traces
 
 
