@@ -53,7 +53,7 @@ def _generator(target: Any) -> Any:
 
 
 def design_space(target: Any, module: Any, seed: int) -> list[Any]:
-    """The traces of a task's sketches: TVM's, then those of `EXTRA_RULES` and `transposition`.
+    """The traces of a task's sketches: TVM's, that of `transposition`, those of `EXTRA_RULES`.
 
     So a new rule does not change the index of a sketch that records refer to. An alternative has
     its own sketches: TVM's rules fail for its program, or make worse ones.
@@ -63,13 +63,13 @@ def design_space(target: Any, module: Any, seed: int) -> list[Any]:
         return own
     plain = context(target, module, seed)
     traces = [schedule.trace for schedule in plain.generate_design_space()]
+    if target.kind.name != "cuda":
+        traces += transposition.sketch(module, (PARALLEL, _PARALLEL_EXTENT))
     if rules.EXTRA_RULES:
         generator = rules.with_extra_rules(plain.space_generator)
         extended = _context(module, target, generator, seed).generate_design_space()
         known = {_instructions(trace) for trace in traces}
         traces += [s.trace for s in extended if _instructions(s.trace) not in known]
-    if target.kind.name != "cuda":
-        traces += transposition.sketch(module, (PARALLEL, _PARALLEL_EXTENT))
     return traces
 
 
