@@ -76,6 +76,7 @@ def main() -> int:
     options.state.mkdir(parents=True, exist_ok=True)
     document = _document(options)
     report.show("rank correlations; predicted shares of the best speed; 95 %", document["arms"])
+    report.show("search over that of random candidates; 95 %", document["over random"])
     report.finish(document, options.json)
     return 0
 
@@ -103,6 +104,7 @@ def _document(options: Any) -> report.Row:
         "seeds": options.seeds,
         "samples": options.samples,
         "arms": rows,
+        "over random": [_over_random(name, judged, known) for name, judged in found.items()],
         "ratio": float(written.mean() / at_random.mean()),
         "interval": interval_over_seeds(written, at_random),
         "meaning": "predicted speed of what the shipped model writes over random candidates",
@@ -155,6 +157,19 @@ def _row(name: str, judged: list[list[report.Row]], columns: dict[str, str]) -> 
     row: report.Row = {"arm": name, **dict.fromkeys(_COLUMNS, "")}
     for column, figure in columns.items():
         row[column] = mean_and_interval(_values(judged, figure))
+    return row
+
+
+def _over_random(
+    name: str, judged: list[list[report.Row]], drawn: list[list[report.Row]]
+) -> report.Row:
+    """What the search finds over what it finds among random candidates, of the same tasks."""
+    row: report.Row = {"arm": name}
+    for count in bank_judge.COUNTS:
+        found = _values(judged, f"TLM + search @{count}")
+        below = _values(drawn, f"random + search @{count}")
+        low, high = interval_over_seeds(found, below)
+        row[f"@{count}"] = f"{found.mean() / below.mean():.2f} [{low:.2f}, {high:.2f}]"
     return row
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks import report, setting
-from benchmarks.bank_tasks import kind_of
+from benchmarks.bank_tasks import kinds_of
 from tlmd.config import GenerateConfig
 from tlmd.generate.search import DecisionSearch
 from tlmd.language.sentence import BEST_QUALITY, WORST_QUALITY
@@ -47,8 +47,8 @@ def entries(path: Path) -> list[Entry]:
     tasks, records = read_records(path)
     tables = FeatureTables(SpaceCache())
     return [
-        Entry(task, kind_of(task, i), records[task.id], tables.table(task, records[task.id]))
-        for i, task in enumerate(tasks)
+        Entry(task, kind, records[task.id], tables.table(task, records[task.id]))
+        for task, kind in zip(tasks, kinds_of(tasks), strict=True)
     ]
 
 

@@ -1,12 +1,11 @@
 """Measure the bank: candidates of strictly held-out tasks, each timed once.
 
-`python -m benchmarks.bank_measure --state DIR [--out benchmarks/data/bank.msgpack.gz]` measures
+`python -m benchmarks.bank_measure --state DIR [--out FILE]` measures
 `--candidates` of each task of `bank_tasks`: half of them random, a quarter picked by the shipped
 checkpoint, a quarter near the best programs so far. It goes over all tasks again and again, 64
 candidates at a time, so that it can be stopped at any moment and continued with the same command.
 One core times, the others build. With `--alternatives` the tasks are the alternatives of these, and
-attention (`--out benchmarks/data/bank_alternatives.msgpack.gz --round 16 --candidates 48`). What it
-measures is never trained on.
+attention (with `--round 16 --candidates 48`). What it measures is never trained on.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import sys
 from pathlib import Path
 
 from benchmarks import report
-from benchmarks.bank_tasks import BANK, bank_alternatives, bank_tasks
+from benchmarks.bank_tasks import BANK, BANK_OF_ALTERNATIVES, bank_alternatives, bank_tasks
 from benchmarks.measured import measure_in_rounds
 
 _SHARES = {"random": 0.5, "picked": 0.25, "near": 0.25}
@@ -28,11 +27,13 @@ def main() -> int:
     parser.add_argument("--candidates", type=int, default=256, help="per task (default 256)")
     parser.add_argument("--round", type=int, default=64, help="candidates at a time (default 64)")
     parser.add_argument("--alternatives", action="store_true", help="of the bank's tasks")
-    parser.add_argument("--out", type=Path, default=BANK)
+    parser.add_argument("--out", type=Path, help="default: the bank of benchmarks/data")
     options = parser.parse_args()
     goals = range(options.round, options.candidates + 1, options.round)
-    draw = bank_alternatives if options.alternatives else bank_tasks
-    measure_in_rounds(options.state, options.out, draw, _SHARES, goals)
+    draw, out = (
+        (bank_alternatives, BANK_OF_ALTERNATIVES) if options.alternatives else (bank_tasks, BANK)
+    )
+    measure_in_rounds(options.state, options.out or out, draw, _SHARES, goals)
     return 0
 
 

@@ -6,6 +6,7 @@ the alternatives of these tasks, and attention.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from benchmarks.setting import tasks_of_networks
 from tlmd.types import Task
 
 BANK = Path("benchmarks/data/bank.msgpack.gz")
+BANK_OF_ALTERNATIVES = Path("benchmarks/data/bank_alternatives.msgpack.gz")
 
 _IMAGE = (1, 3, 224, 224)
 # Per network the names of tasks, each with its kind.
@@ -75,6 +77,7 @@ _CHOSEN: dict[tuple[str, tuple[int, ...]], dict[str, str]] = {
     },
     ("densenet121", (1, 3, 256, 256)): {"conv2d10": "convolution", "avg_pool2d": "pooling"},
 }
+_ATTENTION = (("bert-base", (1, 128)), ("gpt2", (1, 128)), ("llama", (2, 128)), ("vit-b16", _IMAGE))
 KINDS = tuple(kind for names in _CHOSEN.values() for kind in names.values())
 """The kind of each task, in the order of `bank_tasks`."""
 
@@ -82,9 +85,6 @@ KINDS = tuple(kind for names in _CHOSEN.values() for kind in names.values())
 def bank_tasks(target: Any) -> list[Task]:
     """The tasks, lowered now for `target`."""
     return tasks_of_networks(_CHOSEN, target)
-
-
-_ATTENTION = (("bert-base", (1, 128)), ("gpt2", (1, 128)), ("llama", (2, 128)), ("vit-b16", _IMAGE))
 
 
 def bank_alternatives(target: Any) -> list[Task]:
@@ -101,8 +101,8 @@ def bank_alternatives(target: Any) -> list[Task]:
     return [task for task in with_alternatives(kept) if task.alternative] + attentions
 
 
-def kind_of(task: Task, index: int) -> str:
-    """The kind of a task in a bank; `index` is its place."""
-    if task.attention:
-        return "attention"
-    return task.alternative or KINDS[index]
+def kinds_of(tasks: Sequence[Task]) -> tuple[str, ...]:
+    """The kind of each task of a bank."""
+    if not any(task.alternative for task in tasks):
+        return KINDS
+    return tuple("attention" if task.attention else task.alternative for task in tasks)

@@ -12,7 +12,6 @@ from tvm import te
 
 from tlmd.language.sentence import decode, encode
 from tlmd.space import transposition
-from tlmd.space.sketches import PARALLEL
 from tlmd.space.space import TaskSpace
 from tlmd.space.target import resolve, tvm_target
 from tlmd.types import Task
@@ -66,4 +65,4 @@ def test_a_sum_is_not_tiled_so() -> None:
     axis = te.reduce_axis((0, 8), "k")
     summed = te.compute((16,), lambda i: te.sum(data[axis, i], axis=axis), name="summed")
     module = tvm.IRModule({"main": te.create_prim_func([data, summed])})
-    assert transposition.sketch(module, (PARALLEL, 16)) == []
+    assert transposition.sketch(module, 16) == []

@@ -12,7 +12,7 @@ from tvm.s_tir import meta_schedule as ms
 
 from tlmd.alternatives.sketches import sketches
 from tlmd.space import intrinsics, rules, transposition
-from tlmd.space.sketches import PARALLEL, plain_trace
+from tlmd.space.sketches import plain_trace
 from tlmd.space.target import architecture, float_lanes
 from tlmd.types import TargetInfo
 
@@ -64,7 +64,7 @@ def design_space(target: Any, module: Any, seed: int) -> list[Any]:
     plain = context(target, module, seed)
     traces = [schedule.trace for schedule in plain.generate_design_space()]
     if target.kind.name != "cuda":
-        traces += transposition.sketch(module, (PARALLEL, _PARALLEL_EXTENT))
+        traces += transposition.sketch(module, _PARALLEL_EXTENT)
     if rules.EXTRA_RULES:
         generator = rules.with_extra_rules(plain.space_generator)
         extended = _context(module, target, generator, seed).generate_design_space()

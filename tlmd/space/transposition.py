@@ -11,16 +11,17 @@ from typing import Any
 from tvm import tirx
 from tvm.s_tir import Schedule
 
+from tlmd.alternatives.implementation import SPATIAL
 from tlmd.alternatives.scheduling import block_names
+from tlmd.space.sketches import PARALLEL
 
 _MOST = 64  # elements of a tile's side
-_SPATIAL = 0
 
 
-def sketch(module: Any, parallel: tuple[str, int]) -> list[Any]:
+def sketch(module: Any, parallel: int) -> list[Any]:
     """The trace of the sketch; empty where the program does more than to move data.
 
-    `parallel`: the annotation of the root block and its default.
+    `parallel`: the default extent of parallel loops.
     """
     schedule = Schedule(module, seed=1)
     *inlined, last = block_names(schedule)
@@ -42,13 +43,13 @@ def sketch(module: Any, parallel: tuple[str, int]) -> list[Any]:
     outer_column, inner_column = schedule.split(columns, list(factors[1]))
     schedule.reorder(outer_column, outer_row, inner_row, inner_column)
     schedule.vectorize(inner_column)
-    schedule.annotate(schedule.get_sblock("root"), *parallel)
+    schedule.annotate(schedule.get_sblock("root"), PARALLEL, parallel)
     return [schedule.trace]
 
 
 def _is_spatial(schedule: Any, name: str) -> bool:
     block = schedule.get(schedule.get_sblock(name))
-    return all(int(one.iter_type) == _SPATIAL for one in block.iter_vars)
+    return all(int(one.iter_type) == SPATIAL for one in block.iter_vars)
 
 
 def _rows(block: Any) -> int | None:
