@@ -44,6 +44,7 @@ def main() -> int:
     )
     parser.add_argument("--trials", type=int, default=COUNTS[-1])
     parser.add_argument("--limit", type=int, help="so many subgraphs only")
+    parser.add_argument("--kinds", nargs="+", choices=sorted(set(KINDS)), help="only these")
     options = parser.parse_args()
     document = _measure(options)
     report.show("time of MetaSchedule's program over tlmd's", document["rows"])
@@ -60,7 +61,8 @@ def _measure(options: Any) -> report.Row:
 
     cores, layout = tuple(sorted(os.sched_getaffinity(0))), plan_cores(run=1)
     tasks = bank_tasks(resolve("native", len(layout.run)))
-    chosen = [(tasks[i], KINDS[i]) for i in _CHOSEN][: options.limit]
+    kinds = options.kinds or KINDS
+    chosen = [(tasks[i], KINDS[i]) for i in _CHOSEN if KINDS[i] in kinds][: options.limit]
     baselines = Baselines(_BASELINES)
     longest = max(options.peer_trials)
     for task, _ in chosen:

@@ -37,7 +37,9 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--preset", default="nano", choices=sorted(network.PRESETS))
     parser.add_argument("--minutes", type=float, default=60)
     parser.add_argument("--learning-rate", type=float, default=TrainingPlan.learning_rate)
-    parser.add_argument("--worst", type=float, default=TrainingPlan.worst)
+    for weight in ("differences", "likelihood", "worst"):
+        usual = getattr(TrainingPlan, weight)
+        parser.add_argument(f"--{weight}", type=float, default=usual, help=f"default {usual:g}")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--seed", type=int, default=0)
@@ -72,6 +74,8 @@ def _train(
     plan = TrainingPlan(
         steps=steps,
         learning_rate=options.learning_rate,
+        differences=options.differences,
+        likelihood=options.likelihood,
         worst=options.worst,
         seed=options.seed,
     )
