@@ -33,6 +33,13 @@ def interval_over_seeds(values: Any, below: Any = None) -> list[float]:
     return _percentiles(found)
 
 
+def geometric_mean_and_interval(ratios: Sequence[float]) -> tuple[float, float, float]:
+    """Of positive ratios, one of each task: the mean, and the ends of its interval."""
+    logarithms = np.log(ratios)
+    low, high = np.exp(interval(logarithms.tolist()))
+    return float(np.exp(logarithms.mean())), round(float(low), 3), round(float(high), 3)
+
+
 def mean_and_interval(values: Any) -> str:
     """The mean of ``values [tasks]`` or ``[seeds, tasks]`` and its interval, as text."""
     values = np.atleast_2d(np.array(values))

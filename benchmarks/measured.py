@@ -20,6 +20,7 @@ from tlmd.types import (
 )
 
 if TYPE_CHECKING:
+    from tlmd.config import GenerateConfig
     from tlmd.generate.generator import Generator
     from tlmd.measure.measurer import Measurer
     from tlmd.model.checkpoint import Checkpoint
@@ -62,13 +63,41 @@ def compare_finalists(
     return dict(zip(finalists, found, strict=True))
 
 
+def race(
+    measurer: Any, task: Task, runs: Mapping[str, Sequence[Record]], counts: Sequence[int]
+) -> dict[str, dict[int, float]]:
+    """Seconds of the best of the first so many records of each run, timed in interleaved rounds.
+
+    Where none of the first so many was right, the next right one counts.
+    """
+    best = {name: {k: _best(records, k) for k in counts} for name, records in runs.items()}
+    found = compare_finalists(measurer, task, [c for of in best.values() for c in of.values()])
+    return {
+        name: {k: min(found[of[j].id].seconds for j in counts if j <= k) for k in counts}
+        for name, of in best.items()
+    }
+
+
+def _best(records: Sequence[Record], count: int) -> Candidate:
+    right = [record for record in records[:count] if record.outcome.ok]
+    right = right or [record for record in records if record.outcome.ok][:1]
+    if not right:
+        raise SystemExit("no candidate of a run was right")
+    return min(right, key=lambda record: record.outcome.seconds).candidate
+
+
 def searched(
-    measurer: Measurer, task: Task, checkpoint: Checkpoint, trials: int, seed: int
+    measurer: Measurer,
+    task: Task,
+    checkpoint: Checkpoint,
+    trials: int,
+    seed: int,
+    config: GenerateConfig | None = None,
 ) -> list[Record]:
     """The records of one search as the daemon does it, without fine-tuning, in their order."""
     from tlmd.generate.generator import Generator
 
-    generator = Generator(checkpoint, seed=seed)
+    generator = Generator(checkpoint, config, seed)
     records: list[Record] = []
     while len(records) < trials:
         written, _ = generator.write(task, min(_PER_TURN, trials - len(records)), records)
@@ -126,7 +155,7 @@ def mixed_writers(shares: Mapping[str, float]) -> list[tuple[Generator, float]]:
     shipped = checkpoint.load(SHIPPED)
     configs = {
         "random": GenerateConfig(uniform=1, refined=0, explore=1),
-        "picked": GenerateConfig(uniform=0, refined=0, explore=0),
+        "picked": GenerateConfig(uniform=0, drawn=0, refined=0, explore=0),
         "near": GenerateConfig(uniform=0, refined=1, explore=0.5),
     }
     return [

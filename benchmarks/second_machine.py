@@ -18,13 +18,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from benchmarks import bank_judge, report, setting
 from benchmarks.bank_judge import Entry
 from benchmarks.bank_tasks import BANK
-from benchmarks.bootstrap import interval, mean_and_interval
-from benchmarks.measured import compare_finalists, measure_proposals, searched
+from benchmarks.bootstrap import geometric_mean_and_interval, mean_and_interval
+from benchmarks.measured import measure_proposals, race, searched
 from tlmd.model.checkpoint import Checkpoint
 from tlmd.model.ranking import spearman
 from tlmd.types import Proposal, Record, Task
@@ -179,30 +177,17 @@ def _race(
     measurer: Any, task: Task, shipped: Checkpoint, tuned: Checkpoint, seed: int
 ) -> dict[int, float]:
     """Speed after over before, of the best of so many measurements."""
-    runs = [searched(measurer, task, c, _COUNTS[-1], seed) for c in (shipped, tuned)]
-    best = [{k: _best(records[:k]) for k in _COUNTS} for records in runs]
-    outcomes = compare_finalists(measurer, task, [c for found in best for c in found.values()])
-
-    def seconds(found: Mapping[int, Any], k: int) -> float:
-        return min(outcomes[found[j].id].seconds for j in _COUNTS if j <= k)
-
-    row = {k: seconds(best[0], k) / seconds(best[1], k) for k in _COUNTS}
+    arms = {"before": shipped, "after": tuned}
+    runs = {name: searched(measurer, task, c, _COUNTS[-1], seed) for name, c in arms.items()}
+    seconds = race(measurer, task, runs, _COUNTS)
+    row = {k: seconds["before"][k] / seconds["after"][k] for k in _COUNTS}
     print(task.name, row, file=sys.stderr, flush=True)
     return row
 
 
-def _best(records: Sequence[Record]) -> Any:
-    return min(records, key=lambda record: record.outcome.seconds).candidate
-
-
 def _gain(races: Sequence[Mapping[int, float]], count: int) -> report.Row:
-    ratios = [race[count] for race in races]
-    low, high = np.exp(interval(list(np.log(ratios))))
-    return {
-        "best of": count,
-        "mean": report.geometric_mean(ratios),
-        "interval": [round(float(low), 3), round(float(high), 3)],
-    }
+    mean, low, high = geometric_mean_and_interval([row[count] for row in races])
+    return {"best of": count, "mean": mean, "interval": [low, high]}
 
 
 if __name__ == "__main__":

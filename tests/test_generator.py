@@ -46,21 +46,22 @@ def test_what_was_tried_is_not_written_again(checkpoint: Checkpoint) -> None:
 
 
 def test_shares_of_the_tlm_of_chance_and_of_refinement(checkpoint: Checkpoint) -> None:
-    config = GenerateConfig(refined=0.5, uniform=0.25, wide=2)
+    config = GenerateConfig(refined=0.5, uniform=0.25, wide=2, drawn=0.25)
     proposer = Proposer(checkpoint, config, random.Random(2), seed=2)
     space = TaskSpace(TASK)
-    written = proposer.propose(space, 64, [])
-    assert {(one.version, one.writer) for one in written} == {
+    wide, unranked = proposer.propose(space, 64, [])
+    assert {(one.version, one.writer) for one in wide} == {
         (3, Writer.TLM),
         (NOT_THE_TLM, Writer.RANDOM),
     }
-    writers = Counter(one.writer for one in written)
-    assert writers[Writer.RANDOM] == 16 and 90 <= writers[Writer.TLM] <= 96
+    writers = Counter(one.writer for one in wide)
+    assert len(unranked) == 16 and {one.writer for one in unranked} == {Writer.RANDOM}
+    assert writers[Writer.RANDOM] == 24 and 66 <= writers[Writer.TLM] <= 72
     proposals, _ = Generator(checkpoint, config, seed=2).write(TASK, 2, [])
     outcome = Outcome(Status.OK, (1.0,), verified=True)
     records = [Record(p.candidate, outcome) for p in proposals]
-    writers = Counter(one.writer for one in proposer.propose(space, 64, records))
-    assert 28 <= writers[Writer.TLM] <= 32 and 56 <= writers[Writer.REFINEMENT] <= 64
+    writers = Counter(one.writer for one in proposer.propose(space, 64, records).wide)
+    assert 20 <= writers[Writer.TLM] <= 24 and 56 <= writers[Writer.REFINEMENT] <= 64
 
 
 def test_equal_programs_are_applied_once_and_refusals_become_records() -> None:

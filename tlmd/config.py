@@ -100,6 +100,10 @@ class GenerateConfig(_Section):
     wide: int = Field(6, ge=1)
     """Candidates that are written for each one that is applied; its decisions alone are ranked."""
 
+    drawn: float = Field(0.0, ge=0, le=1)
+    """Share of these that are drawn at random, where they do not refine a program; the TLM writes
+    the rest. 1: the TLM writes none."""
+
     generations: int = Field(2, ge=0)
     """How often the best of these are changed a little and ranked again."""
 

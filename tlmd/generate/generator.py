@@ -66,8 +66,8 @@ class Generator:
         ids = {r.candidate.id for r in records} | {candidate_id for candidate_id, _ in avoid}
         hashes = {r.module_hash for r in records} | {digest for _, digest in avoid}
         written = self._proposer.propose(space, total, records)
-        new = [one for one in written if one.candidate.id not in ids]
-        chosen = self._narrow(space, new, total, ids)
+        wide, unranked = ([one for one in of if one.candidate.id not in ids] for of in written)
+        chosen = self._narrow(space, wide, total - len(unranked), ids) + unranked
         applied, refused = apply_new(space, chosen, ids, hashes)
         features = self._extractors.of(task.target).rows([one.schedule for one in applied])
         candidates = [one.written.candidate for one in applied]
@@ -90,19 +90,22 @@ class Generator:
         return proposals, refused
 
     def _narrow(
-        self, space: TaskSpace, written: Sequence[WrittenCandidate], total: int, avoid: set[str]
+        self,
+        space: TaskSpace,
+        wide: Sequence[WrittenCandidate],
+        count: int,
+        avoid: set[str],
     ) -> list[WrittenCandidate]:
-        """The `total` candidates that are applied; random ones are not judged before."""
-        drawn = [one for one in written if one.writer is Writer.RANDOM]
-        others = {one.candidate.id: one for one in written if one.writer is not Writer.RANDOM}
-        if not self._checkpoint.cost_model.knows_decisions:
-            return drawn + self._first_of_each(list(others.values()))
-        search = DecisionSearch(space, self._checkpoint.cost_model, self._rng, avoid)
-        candidates = [one.candidate for one in others.values()]
+        """The `count` candidates that are applied."""
+        written = {one.candidate.id: one for one in wide}
+        cost_model = self._checkpoint.cost_model
+        if not cost_model.knows_decisions:
+            return self._first_of_each(list(written.values()))
+        search = DecisionSearch(space, cost_model, self._rng, avoid)
+        candidates = [one.candidate for one in written.values()]
         ordered = search.explore(candidates, self._config.generations)
-        best = search.diverse(ordered, total - len(drawn))
-        # What was made by moving one of the TLM's counts as a refinement.
-        return [others.get(c.id, _refined(c)) for c in best] + drawn
+        # What was made by moving one of these counts as a refinement.
+        return [written.get(c.id, _refined(c)) for c in search.diverse(ordered, count)]
 
     def _first_of_each(self, written: list[WrittenCandidate]) -> list[WrittenCandidate]:
         """The first of each writer; the TLM's are in the order of its preference."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from tlmd.config import GenerateConfig
@@ -30,6 +30,15 @@ class WrittenCandidate(NamedTuple):
     """The checkpoint that wrote it; `NOT_THE_TLM` if it was not the TLM."""
 
 
+class ProposedCandidates(NamedTuple):
+    """What is proposed for one task."""
+
+    wide: list[WrittenCandidate]
+    """Ranked on their decisions; only the best are applied."""
+    unranked: list[WrittenCandidate]
+    """Applied as they are."""
+
+
 class Proposer:
     """Proposes with one checkpoint. The candidates are legal, but not applied and not distinct."""
 
@@ -43,21 +52,23 @@ class Proposer:
 
     def propose(
         self, space: TaskSpace, total: int, records: Sequence[Record]
-    ) -> list[WrittenCandidate]:
-        """Candidates of which `total` will be applied; `wide` times more by the TLM and refined.
+    ) -> ProposedCandidates:
+        """Candidates of which `total` will be applied.
 
         Refined ones are written only where `records` has verified programs.
         """
         config = self._config
         incumbents = [r.candidate for r in leading(records, config.incumbents)]
         refined = int(total * config.refined) if incumbents else 0
-        # Random ones protect against a TLM that has settled on the wrong programs.
+        # Random ones protect against a TLM or a cost model that has settled on wrong programs.
         uniform = int(total * config.uniform)
+        others = (total - refined - uniform) * config.wide
+        drawn = int(others * config.drawn)
         neighbours = self._neighbours(space, incumbents, refined * config.wide)
-        written = [WrittenCandidate(c, Writer.REFINEMENT, NOT_THE_TLM) for c in neighbours]
-        drawn = self._random(space, uniform)
-        written += [WrittenCandidate(c, Writer.RANDOM, NOT_THE_TLM) for c in drawn]
-        return written + self._by_the_tlm(space, (total - refined - uniform) * config.wide)
+        wide = [WrittenCandidate(c, Writer.REFINEMENT, NOT_THE_TLM) for c in neighbours]
+        wide += self._by_the_tlm(space, others - drawn)
+        wide += _at_random(self._drawn_uniformly(space) for _ in range(drawn))
+        return ProposedCandidates(wide, _at_random(self._random(space) for _ in range(uniform)))
 
     def _by_the_tlm(self, space: TaskSpace, count: int) -> list[WrittenCandidate]:
         """What the TLM writes, in the order of its preference."""
@@ -82,17 +93,15 @@ class Proposer:
                 written.append(WrittenCandidate(legal, Writer.REFINEMENT, NOT_THE_TLM))
         return written
 
-    def _random(self, space: TaskSpace, count: int) -> list[Candidate]:
-        drawn = []
-        for _ in range(count):
-            with contextlib.suppress(InvalidCandidate):
-                drawn.append(self._draw(space))
-        return [candidate for candidate in drawn if candidate is not None]
-
-    def _draw(self, space: TaskSpace) -> Candidate | None:
-        if not any(sketch.limits for sketch in space.sketches):
+    def _random(self, space: TaskSpace) -> Candidate | None:
+        if any(sketch.limits for sketch in space.sketches):
+            # TVM's sampler knows no limits; nearly all that it draws for a GPU is refused.
+            return self._drawn_uniformly(space)
+        with contextlib.suppress(InvalidCandidate):
             return space.random(self._rng)
-        # TVM's sampler knows no limits; nearly all that it draws for a GPU is refused.
+        return None
+
+    def _drawn_uniformly(self, space: TaskSpace) -> Candidate | None:
         locations = space.quick_locations
         drawn = draw_uniform(self._rng, space.task.id, space.sketches, locations)
         return self._repaired(space, drawn)
@@ -116,3 +125,7 @@ class Proposer:
             if made is not None:
                 found[made.id] = made
         return list(found.values())
+
+
+def _at_random(candidates: Iterable[Candidate | None]) -> list[WrittenCandidate]:
+    return [WrittenCandidate(c, Writer.RANDOM, NOT_THE_TLM) for c in candidates if c is not None]
