@@ -1,16 +1,18 @@
-"""Measure alternatives of synthetic tasks: what the cost model learns of programs by tlmd's rules.
+"""Measure programs by tlmd's own rules, of synthetic tasks: what the cost model learns of them.
 
 `python -m benchmarks.alternatives_measure --state DIR --out FILE [--groups 150] [--candidates 32]`
 draws single operators (`tlmd.workloads.synthetic`, with a seed of their own) and measures
 candidates of all their alternatives: three fifths picked by the shipped checkpoint, a fifth near
-the best programs so far, a fifth random. The direct programs are left to `tlmd train`. It goes over
-all tasks again and again, 8 candidates at a time, so that it can be stopped at any moment and
-continued with the same command.
+the best programs so far, a fifth random. The direct programs are left to `tlmd train`, but for
+those that have the sketch of `tlmd.space.windows`: `--windows FILE` measures such tasks of a data
+set that has no records of them, a third each. It goes over all tasks again and again, 8 candidates
+at a time, so that it can be stopped at any moment and continued with the same command.
 """
 
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -20,6 +22,7 @@ from tlmd.types import TargetInfo, Task
 
 _ROUND = 8
 _SHARES = {"picked": 0.6, "near": 0.2, "random": 0.2}
+_SHARES_OF_WINDOWS = {"picked": 0.34, "near": 0.33, "random": 0.33}
 _SEED = 20  # of the operators; `tlmd train --corpus synthetic` draws with 0
 
 
@@ -30,14 +33,35 @@ def main() -> int:
     parser.add_argument("--out", type=Path, required=True, help="the data set")
     parser.add_argument("--groups", type=int, default=150, help="with alternatives (default 150)")
     parser.add_argument("--candidates", type=int, default=32, help="per task (default 32)")
+    parser.add_argument("--windows", type=Path, help="depthwise convolutions and pools of a file")
     options = parser.parse_args()
-    draw = partial(_tasks, groups=options.groups)
+    draw, shares = partial(_alternatives, groups=options.groups), _SHARES
+    if options.windows:
+        draw = partial(_windows, groups=options.groups, path=options.windows)
+        shares = _SHARES_OF_WINDOWS
     goals = range(_ROUND, options.candidates + 1, _ROUND)
-    measure_in_rounds(options.state, options.out, draw, _SHARES, goals)
+    measure_in_rounds(options.state, options.out, draw, shares, goals)
     return 0
 
 
-def _tasks(target: TargetInfo, groups: int) -> list[Task]:
+def _windows(target: TargetInfo, groups: int, path: Path) -> list[Task]:
+    """Tasks that are computed of each channel alone; half of them depthwise convolutions."""
+    import tvm
+
+    from tlmd.learn.encode import read_records
+    from tlmd.space import windows
+    from tlmd.space.target import float_lanes, tvm_target
+
+    lanes = float_lanes(tvm_target(target))
+    known, records = read_records(path)
+    found: dict[bool, list[Task]] = {True: [], False: []}
+    for task in (task for task in known if not records[task.id]):
+        if windows.sketch(tvm.ir.load_json(task.module), lanes, 1):
+            found["conv" in task.name].append(replace(task, target=target))
+    return [task for tasks in found.values() for task in tasks[: groups // 2]]
+
+
+def _alternatives(target: TargetInfo, groups: int) -> list[Task]:
     """The alternatives of as many operators that have any."""
     from tlmd.workloads.alternatives import with_alternatives
     from tlmd.workloads.corpus import held_out_ids

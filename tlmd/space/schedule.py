@@ -11,7 +11,7 @@ from tvm.s_tir import Schedule, Trace
 from tvm.s_tir import meta_schedule as ms
 
 from tlmd.alternatives.sketches import sketches
-from tlmd.space import intrinsics, rules, transposition
+from tlmd.space import intrinsics, rules, transposition, windows
 from tlmd.space.sketches import plain_trace
 from tlmd.space.target import architecture, float_lanes
 from tlmd.types import TargetInfo
@@ -53,7 +53,7 @@ def _generator(target: Any) -> Any:
 
 
 def design_space(target: Any, module: Any, seed: int) -> list[Any]:
-    """The traces of a task's sketches: TVM's, that of `transposition`, those of `EXTRA_RULES`.
+    """The traces of a task's sketches: TVM's, then tlmd's own, then those of `EXTRA_RULES`.
 
     So a new rule does not change the index of a sketch that records refer to. An alternative has
     its own sketches: TVM's rules fail for its program, or make worse ones.
@@ -65,6 +65,7 @@ def design_space(target: Any, module: Any, seed: int) -> list[Any]:
     traces = [schedule.trace for schedule in plain.generate_design_space()]
     if target.kind.name != "cuda":
         traces += transposition.sketch(module, _PARALLEL_EXTENT)
+        traces += windows.sketch(module, float_lanes(target), _PARALLEL_EXTENT)
     if rules.EXTRA_RULES:
         generator = rules.with_extra_rules(plain.space_generator)
         extended = _context(module, target, generator, seed).generate_design_space()

@@ -1,0 +1,125 @@
+"""A sketch for what is computed of each channel alone: depthwise convolutions, pools and means.
+
+The channels are the last dimension, and fill vectors. A tile of rows x columns x vectors of the
+result stays in registers until its whole window is summed, and the padding is a condition. TVM's
+rules mostly keep the tile in memory, or copy the padded data first.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from tvm import tirx
+from tvm.s_tir import Schedule
+
+from tlmd.alternatives.implementation import REDUCTION, SPATIAL
+from tlmd.alternatives.scheduling import StageSchedule, block_names
+from tlmd.space.sketches import PARALLEL
+
+_MOST_ROWS, _MOST_COLUMNS, _MOST_VECTORS = 2, 14, 4
+_MOST_UNROLLED = 8  # columns of a window
+_FEWEST_LANES = 4
+
+
+def sketch(module: Any, lanes: int, parallel: int) -> list[Any]:
+    """The trace of the sketch; empty where the program does anything else.
+
+    `lanes`: elements of a vector; `parallel`: the default extent of parallel loops.
+    """
+    program = StageSchedule(Schedule(module, seed=1), lanes)
+    schedule = program.schedule
+    found = [name for name in program.names if _has_sum(program, name)]
+    if len(found) != 1 or not _is_by_channel(block := schedule.get(program.block(found[0]))):
+        return []
+    program.lanes = math.gcd(_channels(block), lanes)
+    if program.lanes < _FEWEST_LANES:
+        return []
+    try:
+        for name in program.names[: program.names.index(found[0])]:
+            schedule.compute_inline(program.block(name))
+    except RuntimeError:  # several blocks use it
+        return []
+    _tile(program, found[0])
+    schedule.annotate(program.block("root"), PARALLEL, parallel)
+    return [schedule.trace]
+
+
+def _has_sum(program: StageSchedule, name: str) -> bool:
+    """Whether a block has a sum, a maximum or another reduction."""
+    block = program.schedule.get(program.block(name))
+    return any(int(one.iter_type) != SPATIAL for one in block.iter_vars)
+
+
+def _channels(block: Any) -> int:
+    return int([one for one in block.iter_vars if int(one.iter_type) == SPATIAL][-1].dom.extent)
+
+
+def _is_by_channel(block: Any) -> bool:
+    """Whether each channel of the result, its last dimension, depends on that of the data only."""
+    spatial = [one for one in block.iter_vars if int(one.iter_type) == SPATIAL]
+    sums = [one for one in block.iter_vars if int(one.iter_type) == REDUCTION]
+    ordered = list(block.iter_vars) == [*spatial, *sums]
+    if not ordered or len(spatial) < 2 or not block.reads or len(block.writes) != 1:
+        return False
+    channel = spatial[-1].var
+    single = [one.var for one in sums if int(one.dom.extent) == 1]
+    lasts = [region.region[-1].min for region in (*block.reads, *block.writes)]
+    return all(_is_index(last, channel, single) for last in lasts)
+
+
+def _is_index(index: Any, channel: Any, single: list[Any]) -> bool:
+    """Whether an index is the channel; `single`: variables that are always zero."""
+    if isinstance(index, tirx.Add):
+        zero = any(index.b.same_as(one) for one in single)
+        return zero and _is_index(index.a, channel, single)
+    return bool(index.same_as(channel))
+
+
+def _tile(program: StageSchedule, name: str) -> None:
+    """Tile the block `name`, and write each tile when it is summed."""
+    schedule, block = program.schedule, program.block(name)
+    iterators = schedule.get(block).iter_vars
+    spatial = sum(int(one.iter_type) == SPATIAL for one in iterators)
+    if program.names[-1] == name:
+        schedule.cache_write(block, 0, "global")
+    loops = list(schedule.get_loops(block))
+    *outer, column, channel = loops[:spatial]
+    sums = loops[spatial:]
+    vectors, lane = program.vectors(channel)
+    vectors, vector = program.tile(vectors, 2, _MOST_VECTORS)
+    columns, inner_column = program.tile(column, 2, _MOST_COLUMNS)
+    kernel = [inner_column, vector]
+    if outer[1:]:
+        outer[-1], row = program.tile(outer[-1], 2, _MOST_ROWS)
+        kernel.insert(0, row)
+    schedule.reorder(vectors, *outer, columns, *sums, *kernel, lane)
+    _write(program, name, columns, len(kernel) + 1)
+    unrolled = _unrolled(program, sums)
+    program.kernel((*unrolled, *kernel), lane)
+
+
+def _unrolled(program: StageSchedule, sums: list[Any]) -> list[Any]:
+    """The innermost loops of a window that are unrolled: its columns, and loops of one step."""
+    found: list[Any] = []
+    extent = 1
+    for loop in reversed(sums):
+        extent *= int(program.schedule.get(loop).extent)
+        wide = [one for one in found if int(program.schedule.get(one).extent) > 1]
+        if extent > _MOST_UNROLLED or wide:
+            break
+        found.append(loop)
+    return found
+
+
+def _write(program: StageSchedule, name: str, at: Any, tiled: int) -> None:
+    """Compute at the loop `at` all that follows; its `tiled` innermost loops are unrolled."""
+    schedule = program.schedule
+    names = block_names(schedule)
+    *inlined, last = names[names.index(name) + 1 :]
+    for one in inlined:
+        schedule.compute_inline(program.block(one))
+    schedule.reverse_compute_at(program.block(last), at, preserve_unit_loops=True)
+    *rest, channel = schedule.get_loops(program.block(last))[-tiled:]
+    vectors, lane = program.vectors(channel)
+    program.kernel((*rest, vectors), lane)
