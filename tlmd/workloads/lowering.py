@@ -22,6 +22,7 @@ from tlmd.space import gpu_default
 from tlmd.types import TargetInfo, Task
 from tlmd.workloads import reshapes, rewrites
 from tlmd.workloads.attention import ORIGIN, FuseAttention
+from tlmd.workloads.convolution_1d import SingleRows
 from tlmd.workloads.identity import task_id
 from tlmd.workloads.legalisation import own_loops
 from tlmd.workloads.quantisation import IntegerProducts, SpellOutScales
@@ -65,9 +66,9 @@ def lower(
 
     Weights must be constants and shapes static, as in the modules of `frontends.load_model`.
     `known` holds functions by task id; modules that are lowered with the same one share them.
-    Without `restructure` attention is several functions, as on targets but CPUs, and transposed
-    convolutions stay what they are: these are the programs that other tuners see. With `int8` the
-    products of quantised models are products of integers.
+    Without `restructure` attention is several functions, as on targets but CPUs, and transposed and
+    1-D convolutions stay what they are: these are the programs that other tuners see. With `int8`
+    the products of quantised models are products of integers.
     """
     on_cpu = str(target.kind.name) == "llvm"
     mutators: list[type[Any]] = [rewrites.VectorMath] if on_cpu else []
@@ -101,7 +102,7 @@ def _graph_passes(
     passes = [
         rewrites.apply([IntegerProducts, SpellOutScales] if int8 else [SpellOutScales]),
         rewrites.apply([rewrites.FoldNormalisation, rewrites.SpellOut]),
-        rewrites.apply([TransposedConvolutions] if restructure else []),
+        rewrites.apply([TransposedConvolutions, SingleRows] if restructure else []),
         rewrites.apply([reshapes.SpellOutMoves, reshapes.FoldMoves]),
         # Directly afterwards; otherwise TVM compiles the dead normalisations to fold them.
         transform.DeadCodeElimination(),

@@ -7,6 +7,7 @@ combined, removed or turned into views.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -39,6 +40,27 @@ def order_of(call: Any, rank: int) -> list[int]:
     """The axes of a ``permute_dims`` call."""
     axes = call.attrs.axes
     return [int(a) for a in axes] if axes is not None else list(range(rank))[::-1]
+
+
+def _permuted_back(expr: Any, order: list[int]) -> Any:
+    """The constant that a transpose by `order` makes `expr`; None for all else."""
+    if not isinstance(expr, GenericConst) or dtype_of(expr) not in _NUMPY:
+        return None
+    values = expr.value.numpy()
+    if values.ndim != len(order) or not _is_bias(expr):
+        return None
+    return relax.const(values.transpose(np.argsort(order)).copy(), dtype_of(expr))
+
+
+def _is_bias(expr: Any) -> bool:
+    """Whether an expression is a constant with a value for each channel."""
+    shape = static_shape(expr) or (1,)
+    return isinstance(expr, GenericConst) and max(shape) == math.prod(shape) > 1
+
+
+def _is_alike(*pairs: Any) -> bool:
+    """Whether both expressions of each pair have the same shape."""
+    return all(static_shape(one) == static_shape(other) for one, other in pairs)
 
 
 @mutator
@@ -152,10 +174,15 @@ class SinkMoves(PyExprMutator):  # type: ignore[misc]
         rewritten = self._before_transposes(call)
         if rewritten is not None:
             return rewritten
+        left, right = map(self._reshaped, call.args)
+        if left is not None and right is not None and _is_alike((left, right), call.args):
+            return relax.op.reshape(self._redo(call, [left, right]), static_shape(call))
         for index in (0, 1):
             source = self._reshaped(call.args[index])
             # Only to fewer dimensions; otherwise two reshaped operands could be rewritten forever.
-            if source is None or source.ty.ndim >= call.ty.ndim:
+            if source is None:
+                continue
+            if source.ty.ndim >= call.ty.ndim and not _is_bias(call.args[1 - index]):
                 continue
             if static_shape(call.args[index]) != static_shape(call):
                 continue
@@ -174,6 +201,10 @@ class SinkMoves(PyExprMutator):  # type: ignore[misc]
             return self._permute(self._redo(call, [left, call.args[1]]), order)
         if right is not None and static_shape(call.args[0]) == ():
             return self._permute(self._redo(call, [call.args[0], right]), other)
+        if left is not None and (values := _permuted_back(call.args[1], order)) is not None:
+            return self._permute(self._redo(call, [left, values]), order)
+        if right is not None and (values := _permuted_back(call.args[0], other)) is not None:
+            return self._permute(self._redo(call, [values, right]), other)
         return None
 
     def _view(self, other: Any, inner: tuple[int, ...], outer: Any) -> Any:
