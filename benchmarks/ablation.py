@@ -67,13 +67,11 @@ _RANDOM = {
 
 def main() -> int:
     """Train, judge, print, write."""
-    parser = report.parser(__doc__)
-    parser.add_argument("--state", type=Path, required=True, help="keeps what is done")
+    parser = report.parser(__doc__, state="keeps what is done")
     parser.add_argument("--minutes", type=float, default=4, help="of CPU for each arm and seed")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--samples", type=int, default=16, help="per task (default 16)")
     options = parser.parse_args()
-    options.state.mkdir(parents=True, exist_ok=True)
     document = _document(options)
     report.show("rank correlations; predicted shares of the best speed; 95 %", document["arms"])
     report.show("search over that of random candidates; 95 %", document["over random"])

@@ -28,8 +28,7 @@ _SEED = 20  # of the operators; `tlmd train --corpus synthetic` draws with 0
 
 def main() -> int:
     """Measure and export."""
-    parser = report.parser(__doc__)
-    parser.add_argument("--state", type=Path, required=True, help="where the records are kept")
+    parser = report.parser(__doc__, state="where the records are kept")
     parser.add_argument("--out", type=Path, required=True, help="the data set")
     parser.add_argument("--groups", type=int, default=150, help="with alternatives (default 150)")
     parser.add_argument("--candidates", type=int, default=32, help="per task (default 32)")

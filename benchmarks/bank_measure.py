@@ -22,8 +22,7 @@ _SHARES = {"random": 0.5, "picked": 0.25, "near": 0.25}
 
 def main() -> int:
     """Measure and export."""
-    parser = report.parser(__doc__)
-    parser.add_argument("--state", type=Path, required=True, help="where the records are kept")
+    parser = report.parser(__doc__, state="where the records are kept")
     parser.add_argument("--candidates", type=int, default=256, help="per task (default 256)")
     parser.add_argument("--round", type=int, default=64, help="candidates at a time (default 64)")
     parser.add_argument("--alternatives", action="store_true", help="of the bank's tasks")

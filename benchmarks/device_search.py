@@ -23,7 +23,7 @@ from typing import Any
 from benchmarks import report, setting
 from benchmarks.bank_tasks import BANK, kinds_of
 from benchmarks.bootstrap import geometric_mean_and_interval
-from benchmarks.measured import race, searched
+from benchmarks.measured import on_one_core, race, searched
 from tlmd.config import GenerateConfig
 from tlmd.model.checkpoint import Checkpoint
 from tlmd.types import Task
@@ -43,8 +43,7 @@ class SearchStart:
 
 def main() -> int:
     """Search, race, print, write."""
-    parser = report.parser(__doc__)
-    parser.add_argument("--state", type=Path, required=True, help="keeps what is done")
+    parser = report.parser(__doc__, state="keeps what is done")
     parser.add_argument("--others", type=Path, nargs="*", default=[], help="further checkpoints")
     parser.add_argument("--settings", nargs="*", default=[""], help="of the search")
     parser.add_argument("--trials", type=int, default=16, help="per task (default 16)")
@@ -52,7 +51,6 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0, help="number of the first task")
     parser.add_argument("--every", type=int, default=1, help="one of so many tasks")
     options = parser.parse_args()
-    options.state.mkdir(parents=True, exist_ok=True)
     document = _measure(options)
     report.show("speed over that of random, geometric means, 95 %", document["arms"])
     report.finish(document, options.json)
@@ -62,18 +60,14 @@ def main() -> int:
 def _measure(options: Any) -> report.Row:
     here = report.machine()
     from tlmd.learn.encode import read_records
-    from tlmd.measure.cores import plan_cores
-    from tlmd.measure.measurer import Measurer
     from tlmd.space.target import resolve
 
-    layout = plan_cores(run=1)
-    setting.pin(layout.build)
     known, _ = read_records(options.bank)
     target = resolve("native", 1)
     tasks = [replace(task, target=target) for task in known]
     chosen = list(zip(tasks, kinds_of(known), strict=True))[options.first :: options.every]
     arms = _arms(options)
-    with Measurer(layout, options.state / "references") as measurer:
+    with on_one_core(options.state) as measurer:
         compared = [_compared(measurer, task, arms, options) for task, _ in chosen]
     first = list(arms)[1]
     mean, low, high = _gain(first, compared, _counts(options)[-1])

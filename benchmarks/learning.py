@@ -180,7 +180,7 @@ def _policy_runs(task: Task, policies: Mapping[str, Checkpoint], seeds: int) -> 
     from tlmd.generate.generator import Generator
     from tlmd.space.features import FeatureExtractor
 
-    config = GenerateConfig(oversample=_OVERSAMPLE, explore=0.0, uniform=0.0, drawn=0.0)
+    config = GenerateConfig(oversample=_OVERSAMPLE, explore=0.0, uniform=0.0)
     extractor = FeatureExtractor(task.target)
     cost_model = list(policies.values())[-1].cost_model
     for seed in range(seeds):

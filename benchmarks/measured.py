@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -107,6 +108,22 @@ def searched(
     return records
 
 
+@contextmanager
+def on_one_core(state: Path) -> Iterator[Measurer]:
+    """A measurer that times on one core; this process and the builders use the others.
+
+    The folder `state` keeps the reference outputs.
+    """
+    from benchmarks.setting import pin
+    from tlmd.measure.cores import plan_cores
+    from tlmd.measure.measurer import Measurer
+
+    layout = plan_cores(run=1)
+    pin(layout.build)
+    with Measurer(layout, state / "references") as measurer:
+        yield measurer
+
+
 def measure_in_rounds(
     state: Path,
     out: Path,
@@ -119,19 +136,10 @@ def measure_in_rounds(
     `shares` are those of `mixed_writers`. The records are kept in the folder `state`, so that the
     same call goes on after an interruption. One core times, the others build.
     """
-    from benchmarks.setting import pin
-    from tlmd.measure.cores import plan_cores
-    from tlmd.measure.measurer import Measurer
     from tlmd.records.store import RecordStore
     from tlmd.space.target import resolve
 
-    layout = plan_cores(run=1)
-    pin(layout.build)
-    state.mkdir(parents=True, exist_ok=True)
-    with (
-        RecordStore(state / "records.sqlite") as store,
-        Measurer(layout, state / "references") as measurer,
-    ):
+    with RecordStore(state / "records.sqlite") as store, on_one_core(state) as measurer:
         tasks = store.tasks() or draw_tasks(resolve("native", 1))
         store.add_tasks(tasks)
         writers = mixed_writers(shares)
@@ -155,7 +163,7 @@ def mixed_writers(shares: Mapping[str, float]) -> list[tuple[Generator, float]]:
     shipped = checkpoint.load(SHIPPED)
     configs = {
         "random": GenerateConfig(uniform=1, refined=0, explore=1),
-        "picked": GenerateConfig(uniform=0, drawn=0, refined=0, explore=0),
+        "picked": GenerateConfig(uniform=0, refined=0, explore=0),
         "near": GenerateConfig(uniform=0, refined=1, explore=0.5),
     }
     return [

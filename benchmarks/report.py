@@ -18,8 +18,13 @@ from rich.table import Table
 Row = dict[str, Any]
 
 
-def parser(description: str | None, figure: bool = False) -> argparse.ArgumentParser:
-    """A parser with the options of all benchmarks, and those of the ones that draw a `figure`."""
+def parser(
+    description: str | None, figure: bool = False, state: str = ""
+) -> argparse.ArgumentParser:
+    """A parser with the options of all benchmarks, and those of the ones that draw a `figure`.
+
+    `state` says what the folder `--state` keeps, where a benchmark has one; it is made.
+    """
     found = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -29,6 +34,8 @@ def parser(description: str | None, figure: bool = False) -> argparse.ArgumentPa
         "--untrained", action="store_true", help="random weights where there is no checkpoint"
     )
     found.add_argument("--seed", type=int, default=0)
+    if state:
+        found.add_argument("--state", type=_folder, required=True, help=state)
     if figure:
         found.add_argument("--figure", type=Path, help="draw the figures here (needs matplotlib)")
         found.add_argument("--from-json", type=Path, help="draw figures measured before")
@@ -78,6 +85,11 @@ def geometric_mean(values: Iterable[float]) -> float:
     """The geometric mean of positive numbers."""
     values = list(values)
     return math.exp(sum(map(math.log, values)) / len(values))
+
+
+def _folder(text: str) -> Path:
+    Path(text).mkdir(parents=True, exist_ok=True)
+    return Path(text)
 
 
 def _text(value: Any) -> str:

@@ -15,14 +15,13 @@ import random
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from benchmarks import bank_judge, report, setting
 from benchmarks.bank_judge import Entry
 from benchmarks.bank_tasks import BANK
 from benchmarks.bootstrap import geometric_mean_and_interval, mean_and_interval
-from benchmarks.measured import measure_proposals, race, searched
+from benchmarks.measured import measure_proposals, on_one_core, race, searched
 from tlmd.model.checkpoint import Checkpoint
 from tlmd.model.ranking import spearman
 from tlmd.types import Proposal, Record, Task
@@ -33,12 +32,10 @@ _ORDERS = ("log p", "log p best - worst", "cost model", "cost model @1", "cost m
 
 def main() -> int:
     """Measure, fine-tune, judge, print, write."""
-    parser = report.parser(__doc__)
-    parser.add_argument("--state", type=Path, required=True, help="keeps what is measured")
+    parser = report.parser(__doc__, state="keeps what is measured")
     parser.add_argument("--candidates", type=int, default=32, help="of each task, measured again")
     parser.add_argument("--measurements", type=int, default=500, help="to fine-tune on")
     options = parser.parse_args()
-    options.state.mkdir(parents=True, exist_ok=True)
     document = _measure(options)
     report.show("on the bank's candidates: means over tasks, 95 %", document["orders"])
     report.show("speed after over before, geometric means", document["found"])
@@ -48,19 +45,15 @@ def main() -> int:
 
 def _measure(options: Any) -> report.Row:
     here = report.machine()
-    from tlmd.measure.cores import plan_cores
-    from tlmd.measure.measurer import Measurer
     from tlmd.records.store import RecordStore
     from tlmd.space.target import resolve
 
-    layout = plan_cores(run=1)
-    setting.pin(layout.build)
     shipped = setting.load(options.checkpoint, options.untrained)
     there = bank_judge.entries(BANK)
     with (
         RecordStore(options.state / "again.sqlite") as again,
         RecordStore(options.state / "own.sqlite") as own,
-        Measurer(layout, options.state / "references") as measurer,
+        on_one_core(options.state) as measurer,
     ):
         tasks = [replace(entry.task, target=resolve("native", 1)) for entry in there]
         again.add_tasks(tasks)

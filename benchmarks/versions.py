@@ -39,14 +39,12 @@ Judged = list[dict[str, float]]
 
 def main() -> int:
     """Train, judge, print, write."""
-    parser = report.parser(__doc__)
-    parser.add_argument("--state", type=Path, required=True, help="keeps what is done")
+    parser = report.parser(__doc__, state="keeps what is done")
     parser.add_argument("--records", type=Path, default=_RECORDS)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--starts", choices=_STARTS, nargs="+", default=_STARTS)
     parser.add_argument("--samples", type=int, default=32, help="per task (default 32)")
     options = parser.parse_args()
-    options.state.mkdir(parents=True, exist_ok=True)
     document = _document(options)
     report.show("means over the tasks of the bank, 95 %", document["rows"])
     report.finish(document, options.json)

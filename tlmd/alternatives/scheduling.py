@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from tlmd.alternatives.implementation import SPATIAL
 from tlmd.alternatives.words import Words
 
 
@@ -64,6 +65,11 @@ class StageSchedule:
         """Split a loop by factors that are sampled; the innermost one is at most `most`."""
         factors = self.schedule.sample_perfect_tile(loop, parts, most)
         return list(self.schedule.split(loop, list(factors)))
+
+
+def is_spatial(block: Any) -> bool:
+    """Whether a block has no sum, maximum or other reduction."""
+    return all(int(one.iter_type) == SPATIAL for one in block.iter_vars)
 
 
 def block_names(schedule: Any) -> list[str]:

@@ -11,8 +11,7 @@ from typing import Any
 from tvm import tirx
 from tvm.s_tir import Schedule
 
-from tlmd.alternatives.implementation import SPATIAL
-from tlmd.alternatives.scheduling import block_names
+from tlmd.alternatives.scheduling import block_names, is_spatial
 from tlmd.space.sketches import PARALLEL
 
 _MOST = 64  # elements of a tile's side
@@ -25,7 +24,7 @@ def sketch(module: Any, parallel: int) -> list[Any]:
     """
     schedule = Schedule(module, seed=1)
     *inlined, last = block_names(schedule)
-    if not all(_is_spatial(schedule, name) for name in (*inlined, last)):
+    if not all(is_spatial(schedule.get(schedule.get_sblock(n))) for n in (*inlined, last)):
         return []
     try:
         for name in inlined:
@@ -45,11 +44,6 @@ def sketch(module: Any, parallel: int) -> list[Any]:
     schedule.vectorize(inner_column)
     schedule.annotate(schedule.get_sblock("root"), PARALLEL, parallel)
     return [schedule.trace]
-
-
-def _is_spatial(schedule: Any, name: str) -> bool:
-    block = schedule.get(schedule.get_sblock(name))
-    return all(int(one.iter_type) == SPATIAL for one in block.iter_vars)
 
 
 def _rows(block: Any) -> int | None:

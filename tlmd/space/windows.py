@@ -14,7 +14,7 @@ from tvm import tirx
 from tvm.s_tir import Schedule
 
 from tlmd.alternatives.implementation import REDUCTION, SPATIAL
-from tlmd.alternatives.scheduling import StageSchedule, block_names
+from tlmd.alternatives.scheduling import StageSchedule, block_names, is_spatial
 from tlmd.space.sketches import PARALLEL
 
 _MOST_ROWS, _MOST_COLUMNS, _MOST_VECTORS = 2, 14, 4
@@ -29,10 +29,11 @@ def sketch(module: Any, lanes: int, parallel: int) -> list[Any]:
     """
     program = StageSchedule(Schedule(module, seed=1), lanes)
     schedule = program.schedule
-    found = [name for name in program.names if _has_sum(program, name)]
-    if len(found) != 1 or not _is_by_channel(block := schedule.get(program.block(found[0]))):
+    blocks = {name: schedule.get(program.block(name)) for name in program.names}
+    found = [name for name, block in blocks.items() if not is_spatial(block)]
+    if len(found) != 1 or not _is_by_channel(block := blocks[found[0]]):
         return []
-    program.lanes = math.gcd(_channels(block), lanes)
+    program.lanes = math.gcd(int(_spatial(block)[-1].dom.extent), lanes)
     if program.lanes < _FEWEST_LANES:
         return []
     try:
@@ -40,24 +41,18 @@ def sketch(module: Any, lanes: int, parallel: int) -> list[Any]:
             schedule.compute_inline(program.block(name))
     except RuntimeError:  # several blocks use it
         return []
-    _tile(program, found[0])
+    _tile(program, found[0], len(_spatial(block)))
     schedule.annotate(program.block("root"), PARALLEL, parallel)
     return [schedule.trace]
 
 
-def _has_sum(program: StageSchedule, name: str) -> bool:
-    """Whether a block has a sum, a maximum or another reduction."""
-    block = program.schedule.get(program.block(name))
-    return any(int(one.iter_type) != SPATIAL for one in block.iter_vars)
-
-
-def _channels(block: Any) -> int:
-    return int([one for one in block.iter_vars if int(one.iter_type) == SPATIAL][-1].dom.extent)
+def _spatial(block: Any) -> list[Any]:
+    return [one for one in block.iter_vars if int(one.iter_type) == SPATIAL]
 
 
 def _is_by_channel(block: Any) -> bool:
     """Whether each channel of the result, its last dimension, depends on that of the data only."""
-    spatial = [one for one in block.iter_vars if int(one.iter_type) == SPATIAL]
+    spatial = _spatial(block)
     sums = [one for one in block.iter_vars if int(one.iter_type) == REDUCTION]
     ordered = list(block.iter_vars) == [*spatial, *sums]
     if not ordered or len(spatial) < 2 or not block.reads or len(block.writes) != 1:
@@ -76,13 +71,12 @@ def _is_index(index: Any, channel: Any, single: list[Any]) -> bool:
     return bool(index.same_as(channel))
 
 
-def _tile(program: StageSchedule, name: str) -> None:
-    """Tile the block `name`, and write each tile when it is summed."""
+def _tile(program: StageSchedule, name: str, spatial: int) -> None:
+    """Tile the `spatial` loops of the block `name`, and write each tile when it is summed."""
     schedule, block = program.schedule, program.block(name)
-    iterators = schedule.get(block).iter_vars
-    spatial = sum(int(one.iter_type) == SPATIAL for one in iterators)
     if program.names[-1] == name:
         schedule.cache_write(block, 0, "global")
+        program.names = block_names(schedule)
     loops = list(schedule.get_loops(block))
     *outer, column, channel = loops[:spatial]
     sums = loops[spatial:]
@@ -95,31 +89,27 @@ def _tile(program: StageSchedule, name: str) -> None:
         kernel.insert(0, row)
     schedule.reorder(vectors, *outer, columns, *sums, *kernel, lane)
     _write(program, name, columns, len(kernel) + 1)
-    unrolled = _unrolled(program, sums)
-    program.kernel((*unrolled, *kernel), lane)
+    program.kernel((*_unrolled(program, sums), *kernel), lane)
 
 
 def _unrolled(program: StageSchedule, sums: list[Any]) -> list[Any]:
     """The innermost loops of a window that are unrolled: its columns, and loops of one step."""
     found: list[Any] = []
-    extent = 1
     for loop in reversed(sums):
-        extent *= int(program.schedule.get(loop).extent)
-        wide = [one for one in found if int(program.schedule.get(one).extent) > 1]
-        if extent > _MOST_UNROLLED or wide:
+        steps = int(program.schedule.get(loop).extent)
+        if steps > _MOST_UNROLLED:
             break
         found.append(loop)
+        if steps > 1:
+            break
     return found
 
 
 def _write(program: StageSchedule, name: str, at: Any, tiled: int) -> None:
     """Compute at the loop `at` all that follows; its `tiled` innermost loops are unrolled."""
-    schedule = program.schedule
-    names = block_names(schedule)
-    *inlined, last = names[names.index(name) + 1 :]
-    for one in inlined:
-        schedule.compute_inline(program.block(one))
-    schedule.reverse_compute_at(program.block(last), at, preserve_unit_loops=True)
-    *rest, channel = schedule.get_loops(program.block(last))[-tiled:]
+    after = program.names[program.names.index(name) + 1]
+    last = program.inline_from(after)
+    program.schedule.reverse_compute_at(program.block(last), at, preserve_unit_loops=True)
+    *rest, channel = program.loops(last, tiled)
     vectors, lane = program.vectors(channel)
     program.kernel((*rest, vectors), lane)

@@ -8,11 +8,10 @@ from __future__ import annotations
 from typing import Any
 
 from tvm import relax
-from tvm.ir import GenericConst
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tlmd.workloads.reshapes import static_shape
-from tlmd.workloads.rewrites import dtype_of, op_name
+from tlmd.workloads.rewrites import has_constant_weights, op_name
 
 
 @mutator
@@ -24,8 +23,10 @@ class SingleRows(PyExprMutator):  # type: ignore[misc]
 
     def visit_call_(self, call: Any) -> Any:
         call = super().visit_call_(call)
-        shape, out = static_shape(call.args[0]) if call.args else None, static_shape(call)
-        if op_name(call) != "relax.nn.conv1d" or not _is_plain(call) or not shape or not out:
+        if op_name(call) != "relax.nn.conv1d" or not has_constant_weights(call, "NCW", "OIW"):
+            return call
+        shape, out = static_shape(call.args[0]), static_shape(call)
+        if shape is None or out is None:
             return call
         attrs, weights = call.attrs, call.args[1].value.numpy()
         batch, channels, width = shape
@@ -46,10 +47,3 @@ class SingleRows(PyExprMutator):  # type: ignore[misc]
 
     def _emit(self, expr: Any) -> Any:
         return self.builder_.emit(expr)
-
-
-def _is_plain(call: Any) -> bool:
-    attrs, weights = call.attrs, call.args[1]
-    layouts = (str(attrs.data_layout), str(attrs.kernel_layout), str(attrs.out_layout))
-    is_constant = isinstance(weights, GenericConst) and dtype_of(weights) == "float32"
-    return is_constant and layouts[:2] == ("NCW", "OIW") and layouts[2] in ("NCW", "")

@@ -44,12 +44,10 @@ def order_of(call: Any, rank: int) -> list[int]:
 
 def _permuted_back(expr: Any, order: list[int]) -> Any:
     """The constant that a transpose by `order` makes `expr`; None for all else."""
-    if not isinstance(expr, GenericConst) or dtype_of(expr) not in _NUMPY:
+    if not _is_bias(expr) or dtype_of(expr) not in _NUMPY or expr.ty.ndim != len(order):
         return None
-    values = expr.value.numpy()
-    if values.ndim != len(order) or not _is_bias(expr):
-        return None
-    return relax.const(values.transpose(np.argsort(order)).copy(), dtype_of(expr))
+    values = expr.value.numpy().transpose(np.argsort(order))
+    return relax.const(values.copy(), dtype_of(expr))
 
 
 def _is_bias(expr: Any) -> bool:

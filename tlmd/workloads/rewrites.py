@@ -45,6 +45,14 @@ def dtype_of(expr: Any) -> str:
     return str(expr.ty.dtype.dtype if hasattr(expr.ty.dtype, "dtype") else expr.ty.dtype)
 
 
+def has_constant_weights(call: Any, data: str, kernel: str) -> bool:
+    """Whether a convolution has constant weights in float32, and these layouts."""
+    layouts = (str(call.attrs.data_layout), str(call.attrs.kernel_layout))
+    if layouts != (data, kernel) or str(call.attrs.out_layout) not in (data, ""):
+        return False
+    return isinstance(call.args[1], GenericConst) and dtype_of(call.args[1]) == "float32"
+
+
 def uses_of(func: Any) -> Counter[Any]:
     """How often each variable of a Relax function is used."""
     uses: Counter[Any] = Counter()

@@ -20,11 +20,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from tvm import relax, te, tirx
-from tvm.ir import GenericConst
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tlmd.workloads.reshapes import static_shape
-from tlmd.workloads.rewrites import dtype_of, op_name
+from tlmd.workloads.rewrites import has_constant_weights, op_name
 
 _PATCHES_BYTES = 4 << 20  # more than a core's caches hold
 
@@ -187,10 +186,5 @@ class TransposedConvolutions(PyExprMutator):  # type: ignore[misc]
 
 
 def _is_plain(call: Any) -> bool:
-    attrs, weights = call.attrs, call.args[1]
-    layouts = (str(attrs.data_layout), str(attrs.kernel_layout), str(attrs.out_layout))
-    is_constant = isinstance(weights, GenericConst) and dtype_of(weights) == "float32"
-    is_single = int(attrs.groups) == 1 and all(int(d) == 1 for d in attrs.dilation)
-    if not (is_constant and is_single and layouts[:2] == ("NCHW", "IOHW")):
-        return False
-    return layouts[2] in ("NCHW", "")
+    is_single = int(call.attrs.groups) == 1 and all(int(d) == 1 for d in call.attrs.dilation)
+    return is_single and has_constant_weights(call, "NCHW", "IOHW")
