@@ -1,12 +1,13 @@
 """A tuned model beside what people deploy instead, interleaved in one process.
 
 Run by `end_to_end` in a process of its own: ``python -m benchmarks.deployments MODEL OUT THREADS
-RESULT PRECISION ONNX`` times the model in PyTorch eager, torch.compile, ONNX Runtime, OpenVINO, and
-the library that `tlmd tune` wrote to the folder OUT. All of them use THREADS threads and compute in
-float32, or in bfloat16 where the PRECISION is ``bf16``: then PyTorch and torch.compile get the
-model in bfloat16, OpenVINO its hint, and ONNX Runtime, which cannot on CPUs, stays as it is. With
-``int8`` ONNX Runtime and OpenVINO get the file ONNX, a quantised model, and PyTorch stays in
-float32. Errors are those against PyTorch in float32.
+RESULT PRECISION ONNX STOCK`` times the model in PyTorch eager, torch.compile, ONNX Runtime,
+OpenVINO, the library that `tlmd tune` wrote to the folder OUT, and the one that
+`metaschedule_model` wrote to the folder STOCK, where there is one. All of them use THREADS threads
+and compute in float32, or in bfloat16 where the PRECISION is ``bf16``: then PyTorch and
+torch.compile get the model in bfloat16, OpenVINO its hint, and ONNX Runtime, which cannot on CPUs,
+stays as it is. With ``int8`` ONNX Runtime and OpenVINO get the file ONNX, a quantised model, and
+PyTorch stays in float32. Errors are those against PyTorch in float32.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ import numpy as np
 
 from benchmarks import interleaved, onnx_models
 
-TLMD = "tlmd"
+TLMD, METASCHEDULE = "tlmd", "metaschedule"
 PEERS = ("eager", "compile", "onnxruntime", "openvino")
 """Methods of `Peers`."""
 _ROUNDS, _TURN_S = 15, 0.25
@@ -34,7 +35,9 @@ _DRAWS = 2000  # of the bootstrap
 Run = Callable[[], list[Any]]
 
 
-def main(model: str, out: str, threads: int, result: str, precision: str, onnx: str) -> None:
+def main(
+    model: str, out: str, threads: int, result: str, precision: str, onnx: str, stock: str
+) -> None:
     """Load all, compare their outputs with PyTorch's, time them, write what was found."""
     import torch
 
@@ -54,6 +57,8 @@ def main(model: str, out: str, threads: int, result: str, precision: str, onnx: 
                 runs[name] = getattr(peers, name)()
             except Exception as error:  # a peer that cannot run the model is said, not hidden
                 failed[name] = f"{type(error).__name__}: {str(error).splitlines()[0][:200]}"
+        if Path(stock).exists():
+            runs[METASCHEDULE] = _metaschedule(Path(stock), inputs)
         errors = {name: _error(run(), want) for name, run in runs.items()}
         times = _interleave(runs)
     found = {"ms": _medians(times), "ratios": _ratios(times), "errors": errors, "failed": failed}
@@ -65,6 +70,21 @@ def _tlmd(out: str, inputs: Sequence[Any]) -> Run:
 
     tuned = tlmd.load(out)
     return lambda: _flat(tuned(*inputs))
+
+
+def _metaschedule(folder: Path, inputs: Sequence[Any]) -> Run:
+    import tvm
+
+    library = tvm.runtime.load_module(str(folder / "model.so"))
+    machine = tvm.relax.VirtualMachine(library, tvm.cpu())
+    tensors = [tvm.runtime.from_dlpack(value.contiguous()) for value in inputs]
+    return lambda: _values(machine["main"](*tensors))
+
+
+def _values(output: Any) -> list[Any]:
+    """The arrays of an output of the virtual machine."""
+    parts = [output] if hasattr(output, "numpy") else output
+    return [part.numpy() for part in parts]
 
 
 class Peers:
@@ -175,4 +195,4 @@ def _ratios(times: dict[str, list[float]]) -> dict[str, tuple[float, float, floa
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), *sys.argv[4:7])
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), *sys.argv[4:8])

@@ -5,13 +5,15 @@
 process on as many cores, in this precision (`deployments`; int8: quantised by ONNX Runtime). With
 several `--trials` the same model is tuned further. With `--time-budget SECONDS ...` each of them is
 tuned anew for so long, with at most the largest of `--trials`. `--resume` keeps the rows that FILE
-has; each row says the commit that it is of. The headline `ratio` is the time of the fastest of the
-four over tlmd's, geometric mean.
+has; each row says the commit that it is of. With `--metaschedule` stock MetaSchedule tunes the
+model, too, for as long as tlmd took (`metaschedule_model`). The headline `ratio` is the time of the
+fastest of the other four over tlmd's, geometric mean.
 """
 
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 import tempfile
 import time
@@ -20,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import onnx_models, pinned, report
-from benchmarks.deployments import PEERS, TLMD
+from benchmarks.deployments import METASCHEDULE, PEERS, TLMD
 from tlmd import children
 from tlmd.model_spec import FP32, INT8, PRECISIONS, ModelSpec
 
@@ -31,6 +33,7 @@ _LABELS = {
     "compile": "torch.compile (max-autotune)",
     "onnxruntime": "ONNX Runtime",
     "openvino": "OpenVINO",
+    METASCHEDULE: "MetaSchedule",
 }
 _MARKERS = {"eager": "v", "compile": "s", "onnxruntime": "o", "openvino": "D"}
 
@@ -43,6 +46,7 @@ def main() -> int:
     parser.add_argument("--trials", type=int, nargs="+", default=[16])
     parser.add_argument("--time-budget", type=float, nargs="+", metavar="SECONDS")
     parser.add_argument("--precision", choices=PRECISIONS, default=FP32)
+    parser.add_argument("--metaschedule", action="store_true", help="tune by MetaSchedule, too")
     parser.add_argument("--resume", action="store_true", help="keep the rows that FILE has")
     options = parser.parse_args()
     if options.resume and options.json is None:
@@ -113,23 +117,26 @@ def _row(
     if result.interrupted:
         raise SystemExit(f"tuning {model} was interrupted; there is nothing to time")
     wall_s = time.monotonic() - begin
+    run_cores = plan_cores(run=cores).run
+    stock = state / METASCHEDULE
+    searched: dict[str, Any] = {}
+    if options.metaschedule:
+        shutil.rmtree(stock, ignore_errors=True)
+        stock.mkdir()
+        pinned.run("metaschedule_model", model, str(wall_s), stock, cores=run_cores)
+        searched = json.loads((stock / "found.json").read_text())
     found = state / "times.json"
     pinned.run(
-        "deployments",
-        model,
-        state / "out",
-        str(cores),
-        found,
-        options.precision,
-        onnx,
-        cores=plan_cores(run=cores).run,
+        *("deployments", model, state / "out", str(cores), found, options.precision, onnx, stock),
+        cores=run_cores,
         environment=children.running_tvm(cores, OMP_NUM_THREADS=str(cores)),
     )
     times = json.loads(found.read_text())
     for name, reason in times["failed"].items():
         print(f"{model}: {_LABELS[name]} failed: {reason}", file=sys.stderr, flush=True)
-    best = min(times["ratios"], key=lambda name: times["ratios"][name][0])
-    ratio, low, high = times["ratios"][best]
+    ratios = times["ratios"]
+    best = min((name for name in PEERS if name in ratios), key=lambda name: ratios[name][0])
+    ratio, low, high = ratios[best]
     return {
         "model": model,
         "cores": cores,
@@ -139,12 +146,15 @@ def _row(
         "untuned": result.summary["e2e"]["untuned_ms"],
         TLMD: times["ms"][TLMD],
         **{name: times["ms"].get(name) for name in PEERS},
+        **({METASCHEDULE: times["ms"][METASCHEDULE]} if searched else {}),
         "best": best,
         "best / tlmd": ratio,
         "low": low,
         "high": high,
         "error": times["errors"][TLMD],
         "wall_s": round(wall_s, 1),
+        **{f"{METASCHEDULE} {name}": value for name, value in searched.items()},
+        **({f"{METASCHEDULE} / tlmd": ratios[METASCHEDULE]} if searched else {}),
     }
 
 
