@@ -78,13 +78,7 @@ def _metaschedule(folder: Path, inputs: Sequence[Any]) -> Run:
     library = tvm.runtime.load_module(str(folder / "model.so"))
     machine = tvm.relax.VirtualMachine(library, tvm.cpu())
     tensors = [tvm.runtime.from_dlpack(value.contiguous()) for value in inputs]
-    return lambda: _values(machine["main"](*tensors))
-
-
-def _values(output: Any) -> list[Any]:
-    """The arrays of an output of the virtual machine."""
-    parts = [output] if hasattr(output, "numpy") else output
-    return [part.numpy() for part in parts]
+    return lambda: [part.numpy() for part in _flat(machine["main"](*tensors))]
 
 
 class Peers:
