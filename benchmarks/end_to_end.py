@@ -33,7 +33,6 @@ _LABELS = {
     "compile": "torch.compile (max-autotune)",
     "onnxruntime": "ONNX Runtime",
     "openvino": "OpenVINO",
-    METASCHEDULE: "MetaSchedule",
 }
 _MARKERS = {"eager": "v", "compile": "s", "onnxruntime": "o", "openvino": "D"}
 
@@ -119,12 +118,10 @@ def _row(
     wall_s = time.monotonic() - begin
     run_cores = plan_cores(run=cores).run
     stock = state / METASCHEDULE
-    searched: dict[str, Any] = {}
     if options.metaschedule:
-        shutil.rmtree(stock, ignore_errors=True)
+        shutil.rmtree(stock, ignore_errors=True)  # of fewer trials
         stock.mkdir()
         pinned.run("metaschedule_model", model, str(wall_s), stock, cores=run_cores)
-        searched = json.loads((stock / "found.json").read_text())
     found = state / "times.json"
     pinned.run(
         *("deployments", model, state / "out", str(cores), found, options.precision, onnx, stock),
@@ -146,15 +143,24 @@ def _row(
         "untuned": result.summary["e2e"]["untuned_ms"],
         TLMD: times["ms"][TLMD],
         **{name: times["ms"].get(name) for name in PEERS},
-        **({METASCHEDULE: times["ms"][METASCHEDULE]} if searched else {}),
         "best": best,
         "best / tlmd": ratio,
         "low": low,
         "high": high,
         "error": times["errors"][TLMD],
         "wall_s": round(wall_s, 1),
+        **(_of_metaschedule(times, stock) if options.metaschedule else {}),
+    }
+
+
+def _of_metaschedule(times: dict[str, Any], stock: Path) -> report.Row:
+    """What the row says of MetaSchedule; `stock` is the folder of its search."""
+    searched = json.loads((stock / "found.json").read_text())
+    return {
+        METASCHEDULE: times["ms"][METASCHEDULE],
+        f"{METASCHEDULE} / tlmd": times["ratios"][METASCHEDULE],
+        f"{METASCHEDULE} error": times["errors"][METASCHEDULE],
         **{f"{METASCHEDULE} {name}": value for name, value in searched.items()},
-        **({f"{METASCHEDULE} / tlmd": ratios[METASCHEDULE]} if searched else {}),
     }
 
 

@@ -22,6 +22,7 @@ from benchmarks import peer
 
 _TRIALS_A_TURN = 16
 _NO_LIMIT = 1_000_000
+_OVER = "the time for MetaSchedule is over"
 
 
 def main(model: str, seconds: float, directory: Path) -> None:
@@ -29,11 +30,10 @@ def main(model: str, seconds: float, directory: Path) -> None:
     import tvm
     from tvm import relax
 
-    from tlmd.space.target import resolve
+    from tlmd.space.target import resolve, tvm_target
 
     peer.register_intrinsics()
-    cores = len(os.sched_getaffinity(0))
-    target = tvm.target.Target(json.loads(resolve("native", cores).spec))
+    target = tvm_target(resolve("native", len(os.sched_getaffinity(0))))
     with target:
         module = _lowered(model)
         begin = time.monotonic()
@@ -116,9 +116,6 @@ def _tune(module: Any, target: Any, directory: Path, end: float) -> int:
         if _OVER not in str(error):
             raise
     return trials
-
-
-_OVER = "the time for MetaSchedule is over"
 
 
 if __name__ == "__main__":

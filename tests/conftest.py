@@ -73,19 +73,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the slow tests of `_SLOW`; quick tests first, then the long files, then the others."""
-    order = {file: place for place, file in enumerate(_LONG)}
     for item in items:
         test, _, _ = item.nodeid.partition("[")
         if {test, test.partition("::")[0]} & _SLOW:
             item.add_marker(pytest.mark.slow)
-    items.sort(key=lambda item: _place(item, order))
+    items.sort(key=_place)
 
 
-def _place(item: pytest.Item, order: dict[str, int]) -> int:
+def _place(item: pytest.Item) -> int:
     if item.get_closest_marker("slow") is None:
         return -1
     file, _, _ = item.nodeid.partition("::")
-    return order.get(file, len(order))
+    return _LONG.index(file) if file in _LONG else len(_LONG)
 
 
 def pytest_configure() -> None:
