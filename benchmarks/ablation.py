@@ -3,9 +3,10 @@
 `python -m benchmarks.ablation --state DIR [--minutes 4] [--seeds 3]` trains a language model from
 scratch for each arm and seed, for the same CPU time on one core, and judges it on the bank beside
 the shipped one and beside random candidates (`bank_judge`), all with the shipped cost model.
-`DIR` keeps what is done, so that the same command goes on after an interruption. Intervals are by
-bootstrap over tasks and seeds. The headline `ratio` is the mean predicted speed of what the shipped
-model writes at the best quality over that of TVM's random candidates.
+`DIR` keeps what is done, so that the same command goes on after an interruption. `--arms` trains
+some of them only. Intervals are by bootstrap over tasks and seeds. The headline `ratio` is the mean
+predicted speed of what the shipped model writes at the best quality over that of TVM's random
+candidates.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,7 @@ from benchmarks import bank_judge, report, setting
 from benchmarks.bank_tasks import BANK
 from benchmarks.bootstrap import interval_over_seeds, mean_and_interval
 from tlmd.config import GenerateConfig
+from tlmd.language.vocabulary import WORDS
 
 _DATA = Path("benchmarks/data")
 _CAMPAIGN, _DISTILLED = _DATA / "demonstrations.msgpack.gz", _DATA / "distilled.msgpack.gz"
@@ -32,11 +35,29 @@ _GENERATIONS = GenerateConfig().generations
 
 @dataclass(frozen=True)
 class Arm:
-    """A way to train: the sentences, the size of the network, and fields of `TrainingPlan`."""
+    """A way to train: sentences, size of the network, fields of `TrainingPlan`, the prompts."""
 
     files: tuple[Path, ...]
     preset: str = "nano"
     plan: dict[str, Any] = field(default_factory=dict)
+    rewrite: bank_judge.Rewrite = tuple
+
+
+def without_accesses(prompt: Sequence[int]) -> tuple[int, ...]:
+    """The prompt with each block's operations and extents only, as the paper's names say them.
+
+    What a block reads and writes, through which of its iterators, is left out.
+    """
+    kept, inside = [], False
+    for token in prompt:
+        word = WORDS[token]
+        if word in ("read", "write"):
+            inside = True
+        elif word in ("block", "more", "[decide]") or word.startswith(("op:", "sketch:")):
+            inside = False
+        if not inside:
+            kept.append(token)
+    return tuple(kept)
 
 
 _LIKELIHOOD = {"differences": 0.0, "likelihood": 1.0}
@@ -47,6 +68,9 @@ ARMS = {
     "differences by quality": Arm((_CAMPAIGN,), plan={"worst": 0.3}),
     "and distilled": Arm((_CAMPAIGN, _DISTILLED), plan={"worst": 0.3}),
     "and distilled, `small`": Arm((_CAMPAIGN, _DISTILLED), "small", {"worst": 0.3}),
+    "and distilled, prompt without accesses": Arm(
+        (_CAMPAIGN, _DISTILLED), plan={"worst": 0.3}, rewrite=without_accesses
+    ),
 }
 # Column: figure of `bank_judge`.
 _COLUMNS = {
@@ -71,6 +95,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=4, help="of CPU for each arm and seed")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--samples", type=int, default=16, help="per task (default 16)")
+    parser.add_argument("--arms", choices=ARMS, nargs="+", default=list(ARMS))
     options = parser.parse_args()
     document = _document(options)
     report.show("rank correlations; predicted shares of the best speed; 95 %", document["arms"])
@@ -88,7 +113,7 @@ def _document(options: Any) -> report.Row:
     judge, error = bank_judge.fit_judge(bank)
     found: dict[str, list[list[report.Row]]] = {}
     for seed in range(options.seeds):
-        for name in (_SHIPPED, *ARMS):
+        for name in (_SHIPPED, *options.arms):
             found.setdefault(name, []).append(_judged(name, seed, shipped, bank, judge, options))
     drawn, known = "TVM's random candidates", found[_SHIPPED]
     rows = [_row(drawn, known, _RANDOM), _row("uniform decisions", known, {"written": "uniform"})]
@@ -117,10 +142,12 @@ def _judged(
     if kept.exists():
         rows: list[report.Row] = json.loads(kept.read_text())
         return rows
-    model = shipped.model if name == _SHIPPED else _trained(ARMS[name], options.minutes, seed)
+    arm = ARMS.get(name)
+    model = shipped.model if arm is None else _trained(arm, options.minutes, seed)
+    rewrite = tuple if arm is None else arm.rewrite
     checkpoint = replace(shipped, model=model)
     rows = [
-        bank_judge.rankings(entry, checkpoint)
+        bank_judge.rankings(entry, checkpoint, rewrite)
         | bank_judge.samples(
             entry,
             checkpoint,
@@ -128,7 +155,8 @@ def _judged(
             options.samples,
             _GENERATIONS,
             seed + 1,
-            drawn=name == _SHIPPED,
+            drawn=arm is None,
+            rewrite=rewrite,
         )
         for entry in bank
     ]
@@ -144,7 +172,11 @@ def _trained(arm: Arm, minutes: float, seed: int) -> Any:
     from tlmd.model.demonstration_file import read_demonstrations
     from tlmd.model.training import Trainer, TrainingPlan, steps_within
 
-    tasks = [task for path in arm.files for task in read_demonstrations(path)]
+    tasks = [
+        replace(task, prompt=arm.rewrite(task.prompt))
+        for path in arm.files
+        for task in read_demonstrations(path)
+    ]
     model = network.create(arm.preset, seed)
     steps = steps_within(model, tasks, minutes * 60, time.process_time)
     Trainer(model, TrainingPlan(steps=steps, seed=seed, **arm.plan)).fit(tasks)

@@ -7,8 +7,8 @@ whole bank, on features and decisions.
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,8 @@ from tlmd.model.ranking import spearman
 from tlmd.space.space import TaskSpace
 from tlmd.types import Candidate, Record, Task
 
+Rewrite = Callable[[Sequence[int]], tuple[int, ...]]
+"""Makes another prompt of a prompt: what a language model was trained with."""
 COUNTS = (1, 4, 10, 16)
 """After so many of the picks of a search the best one is reported."""
 
@@ -71,13 +73,15 @@ def fit_judge(bank: Sequence[Entry]) -> tuple[Any, report.Row]:
     return judge, {"rank correlation on unseen candidates": float(np.mean(orders))}
 
 
-def rankings(entry: Entry, checkpoint: Any) -> dict[str, float]:
+def rankings(entry: Entry, checkpoint: Any, rewrite: Rewrite = tuple) -> dict[str, float]:
     """How well the language model and the cost model order the measured candidates."""
     from tlmd.learn.encode import encode_task
     from tlmd.model.demonstration import TaskTensors
     from tlmd.model.ranking import rank
 
-    known = rank(checkpoint.model, [TaskTensors(encode_task(entry.task, entry.records))])
+    encoded = encode_task(entry.task, entry.records)
+    encoded = replace(encoded, prompt=rewrite(encoded.prompt))
+    known = rank(checkpoint.model, [TaskTensors(encoded)])
     table = entry.table
     scores = checkpoint.cost_model.score(table.features, table.speedups, table.decisions)
     alone = checkpoint.cost_model.score_decisions(table.decisions, table.speedups)
@@ -102,6 +106,7 @@ def samples(
     seed: int,
     drawn: bool = True,
     searched: bool = True,
+    rewrite: Rewrite = tuple,
 ) -> dict[str, float]:
     """Predicted speeds of `count` written candidates, as shares of the best of the bank.
 
@@ -113,7 +118,7 @@ def samples(
     from tlmd.model.sampling import Sampler, SampleRequest
 
     space, rng = TaskSpace(entry.task), random.Random(seed)
-    words = tuple(prompt(space.computation, entry.task.target, space.sketches))
+    words = rewrite(prompt(space.computation, entry.task.target, space.sketches))
     sampler = Sampler(checkpoint.model, seed=seed)
 
     def written(count: int, quality: str = BEST_QUALITY) -> list[Candidate]:
