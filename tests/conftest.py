@@ -39,11 +39,13 @@ _SLOW = {
 }
 
 # The files that take longest, the longest first: at the end no worker waits long for the other one.
+# But `test_daemon.py` reads the whole trace of a daemon whose actors `test_daemon_kills.py` kills
+# where one worker runs both.
 _LONG = (
+    "tests/test_daemon.py",
     "tests/test_daemon_kills.py",
     "tests/test_interrupt.py",
     "tests/test_tune.py",
-    "tests/test_daemon.py",
     "tests/test_cluster.py",
     "tests/test_measure_background.py",
     "tests/chaos/test_chaos.py",

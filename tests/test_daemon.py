@@ -71,8 +71,7 @@ def test_the_invariant_in_the_trace_of_real_actors(daemon: tlmd.Daemon, job: tlm
         if batch < 2 or joined > measuring.get(before, 0.0):
             continue  # the trainer was not there yet, or nothing of that batch was measured
         # ... namely from all of them: what was learnt from batch i is accepted or refused ...
-        # A training whose actor died is repeated as a later version.
-        newest = max(version for version, last in upto.items() if last == batch - 2)
+        newest = next(version for version, last in upto.items() if last == batch - 2)
         assert newest in decided, (newest, ends)
         assert decided[newest] <= plan["time"]
         assert plan["version"] == max(v for v in accepted if v <= newest)
