@@ -56,6 +56,7 @@ def _document(options: Any) -> report.Row:
     import torch
 
     from tlmd.model.demonstration_file import read_demonstrations
+    from tlmd.model.ranking import ranks
 
     torch.set_num_threads(1)
     shipped = setting.load(options.checkpoint, options.untrained)
@@ -69,7 +70,7 @@ def _document(options: Any) -> report.Row:
         own = [scorer.scores(one.tensors) for one in bank]
         alone = [(score, one.shares) for score, one in zip(own, bank, strict=True)]
         both = [
-            (_ranks(score) + _ranks(one.trees), one.shares)
+            (ranks(score) + ranks(one.trees), one.shares)
             for score, one in zip(own, bank, strict=True)
         ]
         rows += [
@@ -179,10 +180,6 @@ class _Scorer:
         last = (task.tokens != PAD).sum(1) - 1
         states = self._model.transformer.ln_f(hidden[torch.arange(len(last)), last])
         return self._head(states)[:, 0]
-
-
-def _ranks(values: Any) -> Any:
-    return np.argsort(np.argsort(values, kind="stable"), kind="stable").astype(np.float64)
 
 
 def _correlations(judged: Sequence[tuple[Any, Any]]) -> Any:

@@ -67,11 +67,11 @@ def spearman(left: Floats, right: Floats) -> float:
     """Rank correlation of two vectors ``[n]``; 0 if one is constant."""
     if min(np.ptp(left), np.ptp(right)) == 0:
         return 0.0
-    return float(np.corrcoef(_ranks(left), _ranks(right))[0, 1])
+    return float(np.corrcoef(ranks(left), ranks(right))[0, 1])
 
 
-def _ranks(values: Floats) -> Floats:
-    """The ranks of values; equal values have the mean of their ranks."""
+def ranks(values: Floats) -> Floats:
+    """The ranks ``[n]`` of values ``[n]``; equal values have the mean of their ranks."""
     _, which, counts = np.unique(values, return_inverse=True, return_counts=True)
     ranks: Floats = (np.cumsum(counts) - (counts - 1) / 2)[which]
     return ranks
