@@ -2,7 +2,7 @@
 
 `python -m benchmarks.alternatives_measure --state DIR --out FILE [--groups 150] [--candidates 32]`
 draws single operators (`tlmd.workloads.synthetic`, with a seed of their own) and measures
-candidates of all their alternatives: three fifths picked by the shipped checkpoint, a fifth near
+candidates of all their alternatives (`--only PREFIX`: of some): three fifths picked by the shipped checkpoint, a fifth near
 the best programs so far, a fifth random. The direct programs are left to `tlmd train`, but for
 those that have the sketch of `tlmd.space.windows`: `--windows FILE` measures such tasks of a data
 set that has no records of them, a third each. It goes over all tasks again and again, 8 candidates
@@ -32,9 +32,10 @@ def main() -> int:
     parser.add_argument("--out", type=Path, required=True, help="the data set")
     parser.add_argument("--groups", type=int, default=150, help="with alternatives (default 150)")
     parser.add_argument("--candidates", type=int, default=32, help="per task (default 32)")
+    parser.add_argument("--only", default="", help="alternatives whose names begin so")
     parser.add_argument("--windows", type=Path, help="depthwise convolutions and pools of a file")
     options = parser.parse_args()
-    draw, shares = partial(_alternatives, groups=options.groups), _SHARES
+    draw, shares = partial(_alternatives, groups=options.groups, only=options.only), _SHARES
     if options.windows:
         draw = partial(_windows, groups=options.groups, path=options.windows)
         shares = _SHARES_OF_WINDOWS
@@ -60,16 +61,18 @@ def _windows(target: TargetInfo, groups: int, path: Path) -> list[Task]:
     return [task for tasks in found.values() for task in tasks[: groups // 2]]
 
 
-def _alternatives(target: TargetInfo, groups: int) -> list[Task]:
-    """The alternatives of as many operators that have any."""
+def _alternatives(target: TargetInfo, groups: int, only: str) -> list[Task]:
+    """The alternatives of as many operators that have any, with names that begin with `only`."""
     from tlmd.workloads.alternatives import with_alternatives
     from tlmd.workloads.corpus import held_out_ids
     from tlmd.workloads.synthetic import synthetic_tasks
 
     found: list[Task] = []
-    drawn = synthetic_tasks(target, held_out_ids(target), count=4 * groups, seed=_SEED)
+    per_group = 10 if only else 4
+    drawn = synthetic_tasks(target, held_out_ids(target), count=per_group * groups, seed=_SEED)
     for task in (task for portion in drawn for task in portion):
-        found += [one for one in with_alternatives([task]) if one.alternative]
+        others = [one for one in with_alternatives([task]) if one.alternative]
+        found += [one for one in others if one.alternative.startswith(only)]
         if len({one.group for one in found}) >= groups:
             break
     return found

@@ -6,6 +6,7 @@ blocks after it stay.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -129,6 +130,40 @@ def same(indices: Sequence[Any], expected: Sequence[Any]) -> bool:
     return len(indices) == len(expected) and all(
         tvm_ffi.structural_equal(a, b) for a, b in zip(indices, expected, strict=True)
     )
+
+
+def uses(expression: Any, variable: Any) -> bool:
+    """Whether the variable is in the expression."""
+    used: list[Any] = []
+    tvm_ffi.structural_walk(expression, (tirx.Var, used.append))
+    return any(variable.same_as(one) for one in used)
+
+
+def substituted(expression: Any, values: Sequence[tuple[Any, Any]]) -> Any:
+    """The expression with other values for these variables."""
+
+    def value(variable: Any) -> Any:
+        return next((new for old, new in values if old.same_as(variable)), variable)
+
+    return tvm_ffi.structural_map(expression, (tirx.Var, value))
+
+
+def flattened(indices: Sequence[Any], shape: Sequence[int]) -> Any:
+    """The index in row-major order of an element of an array of this shape."""
+    found = indices[0]
+    for index, extent in zip(indices[1:], shape[1:], strict=True):
+        found = found * extent + index
+    return found
+
+
+def unflattened(index: Any, shape: Sequence[int]) -> list[Any]:
+    """The indices of dimensions whose flattened index is `index`."""
+    found = []
+    for place, extent in enumerate(shape):
+        inner = math.prod(shape[place + 1 :])
+        outer = index if inner == 1 else tirx.floordiv(index, inner)
+        found.append(outer if place == 0 else tirx.floormod(outer, extent))
+    return found
 
 
 def shape_of(buffer: Any) -> list[int]:

@@ -17,10 +17,19 @@ from collections.abc import Sequence
 from typing import Any
 
 from tvm import te, tirx
-from tvm_ffi import structural_map, structural_walk
 
 from tlmd.alternatives import bfloat16, contraction, groups, int8
-from tlmd.alternatives.contraction import DTYPE, Contraction, axis, dtype_of, long, shape_of
+from tlmd.alternatives.contraction import (
+    DTYPE,
+    Contraction,
+    axis,
+    dtype_of,
+    flattened,
+    long,
+    shape_of,
+    substituted,
+    unflattened,
+)
 from tlmd.alternatives.groups import Blocks
 from tlmd.alternatives.implementation import Implementation
 from tlmd.alternatives.transforms import PACKED, PACKED_BF16, PACKED_INT8
@@ -77,7 +86,7 @@ def _blocks(found: Contraction, lanes: int) -> Blocks | None:
     *inner, last = found.weights.indices
     if not last.same_as(column) or not contraction.same(inner, reduction):
         return None
-    uses = [_uses(index, column) for index in found.data.indices]
+    uses = [contraction.uses(index, column) for index in found.data.indices]
     if not any(uses):  # each column needs all of the data
         return Blocks(1, shape_of(found.output)[-1], shape_of(found.weights.source)[-2], 1)
     blocks = None if any(uses[:-1]) else groups.find(found, column, reduction[-1], lanes)
@@ -99,12 +108,6 @@ def _has_words(found: Contraction, blocks: Blocks, words: Words) -> bool:
     return is_along and padded <= _MOST_FILLED * blocks.channels
 
 
-def _uses(expression: Any, variable: Any) -> bool:
-    used: list[Any] = []
-    structural_walk(expression, (tirx.Var, used.append))
-    return any(variable.same_as(one) for one in used)
-
-
 def _stages(found: Contraction, blocks: Blocks, lanes: int, words: Words | None) -> Any:
     """The function ``(data, weights, output)`` of the GEMM, and of writing its result."""
     spatial, reduction = found.spatial, found.reduction
@@ -124,9 +127,9 @@ def _stages(found: Contraction, blocks: Blocks, lanes: int, words: Words | None)
     axes = [axis(extent, "k") for extent in depth]
 
     def value(row: Any, column: Any) -> Any:
-        at = _unflattened(clamped(row, rows, padded), outer)
+        at = unflattened(clamped(row, rows, padded), outer)
         values = list(zip([*spatial[:-1], *reduction], [*at, *(a.var for a in axes)], strict=True))
-        indices = [_substituted(index, values) for index in found.data.indices]
+        indices = [substituted(index, values) for index in found.data.indices]
         if blocks.is_grouped:
             indices[-1] = column // blocks.columns * depth[-1] + axes[-1].var
         k = flattened([a.var for a in axes], depth)
@@ -200,28 +203,3 @@ def clamped(index: Any, extent: int, padded: int) -> Any:
 def panel_vectors(vectors: int) -> int:
     """How many vectors a panel has: as few more in all as possible, for an efficient kernel."""
     return min(_PANEL_VECTORS, key=lambda width: multiple(vectors, width) * _PANEL_VECTORS[width])
-
-
-def _unflattened(index: Any, shape: Sequence[int]) -> list[Any]:
-    """The indices of dimensions whose flattened index is `index`."""
-    found = []
-    for place, extent in enumerate(shape):
-        inner = math.prod(shape[place + 1 :])
-        outer = index if inner == 1 else tirx.floordiv(index, inner)
-        found.append(outer if place == 0 else tirx.floormod(outer, extent))
-    return found
-
-
-def flattened(indices: Sequence[Any], shape: Sequence[int]) -> Any:
-    """The index in row-major order of an element of an array of this shape."""
-    found = indices[0]
-    for index, extent in zip(indices[1:], shape[1:], strict=True):
-        found = found * extent + index
-    return found
-
-
-def _substituted(expression: Any, values: Sequence[tuple[Any, Any]]) -> Any:
-    def value(variable: Any) -> Any:
-        return next((new for old, new in values if old.same_as(variable)), variable)
-
-    return structural_map(expression, (tirx.Var, value))

@@ -13,12 +13,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from tvm.ir import TensorLoad
-from tvm.tirx import IndexMap
 
 from tlmd.alternatives import bfloat16, contraction, int8
 from tlmd.alternatives import packed as stages
 from tlmd.alternatives.contraction import dtype_of, shape_of
-from tlmd.alternatives.scheduling import StageSchedule
+from tlmd.alternatives.scheduling import StageSchedule, as_matrix
 from tlmd.alternatives.words import Words
 
 _MOST_ROWS, _MOST_VECTORS, _MOST_UNROLLED = 14, 4, 8
@@ -88,7 +87,7 @@ def _finish(program: StageSchedule, nest: _GemmLoops, sums: Sequence[Any], at: A
     row, vector, lane = nest.kernel
     last = program.block(program.inline_from(stages.PLACED))
     extents = program.extents(last)
-    schedule.transform_block_layout(last, _as_matrix(extents))
+    schedule.transform_block_layout(last, as_matrix(extents))
     schedule.reverse_compute_at(last, at, preserve_unit_loops=True)
     _, column = schedule.get_loops(last)[-2:]
     lanes = stages.written_lanes(extents[-1], program.lanes)
@@ -127,15 +126,6 @@ def _round(program: StageSchedule) -> None:
     inner = schedule.get_loops(pairs)[-1]
     _, element = schedule.split(inner, [None, math.gcd(program.extents(pairs)[-1], program.lanes)])
     schedule.vectorize(element)
-
-
-def _as_matrix(extents: Sequence[int]) -> Any:
-    """The map from the indices of an element of the output to its row and column."""
-
-    def place(*at: Any) -> tuple[Any, Any]:
-        return stages.flattened(at[:-1], extents[:-1]), at[-1]
-
-    return IndexMap.from_func(place, ndim=len(extents), index_dtype="int64")
 
 
 def _pad(program: StageSchedule, name: str) -> None:

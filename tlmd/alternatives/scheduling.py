@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tvm.tirx import IndexMap
+
+from tlmd.alternatives.contraction import flattened
 from tlmd.alternatives.implementation import SPATIAL
 from tlmd.alternatives.words import Words
 
@@ -65,6 +68,15 @@ class StageSchedule:
         """Split a loop by factors that are sampled; the innermost one is at most `most`."""
         factors = self.schedule.sample_perfect_tile(loop, parts, most)
         return list(self.schedule.split(loop, list(factors)))
+
+
+def as_matrix(extents: Sequence[int]) -> Any:
+    """The map from the indices of an element of the output to its row and column."""
+
+    def place(*at: Any) -> tuple[Any, Any]:
+        return flattened(at[:-1], extents[:-1]), at[-1]
+
+    return IndexMap.from_func(place, ndim=len(extents), index_dtype="int64")
 
 
 def is_spatial(block: Any) -> bool:

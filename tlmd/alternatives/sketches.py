@@ -11,6 +11,8 @@ from tlmd.alternatives import (
     attention_sketches,
     packed,
     packed_sketches,
+    strassen,
+    strassen_sketches,
     winograd,
     winograd_sketches,
 )
@@ -20,6 +22,7 @@ _PARALLEL = "meta_schedule.parallel"
 _SKETCHES = {
     winograd.PRODUCTS: (winograd_sketches.by_rows, winograd_sketches.by_stages),
     packed.PRODUCTS: (packed_sketches.by_tiles, packed_sketches.by_blocks),
+    strassen.PRODUCTS: (strassen_sketches.by_rows, strassen_sketches.by_panels),
     attention.SCORES: (attention_sketches.by_rows,),
 }
 """By the name of a block that only such programs have."""

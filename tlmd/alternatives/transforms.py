@@ -1,7 +1,8 @@
 """How the weights of an alternative are made from those of the direct program, in numpy.
 
 The minimal filtering algorithms and their matrices are those of Lavin and Gray, "Fast Algorithms
-for Convolutional Neural Networks" (CVPR 2016), section 4.
+for Convolutional Neural Networks" (CVPR 2016), section 4; the multiplication of matrices is
+Strassen's (Numerische Mathematik 13, 1969).
 """
 
 from __future__ import annotations
@@ -77,6 +78,72 @@ FILTERINGS = {
 """By the name of the alternative."""
 
 
+@dataclass(frozen=True)
+class Multiplication:
+    """An algorithm for the product of two matrices in ``parts x parts`` parts each.
+
+    ``output = C [(A data) * (B weights)]``, where data, weights and output are lists of parts, row
+    by row, and ``*`` multiplies matrices one by one.
+    """
+
+    data: Matrix
+    """A, ``[products, parts**2]``."""
+
+    weights: Matrix
+    """B, ``[products, parts**2]``."""
+
+    output: Matrix
+    """C, ``[parts**2, products]``."""
+
+    @property
+    def products(self) -> int:
+        return len(self.data)
+
+    @property
+    def parts(self) -> int:
+        """Parts of a matrix in each direction."""
+        return math.isqrt(len(self.output))
+
+    def twice(self) -> Multiplication:
+        """The algorithm whose products of parts are made by this one."""
+        data, weights, output = map(self._nested, (self.data, self.weights, self.output.T))
+        return Multiplication(data, weights, output.T)
+
+    def _nested(self, matrix: Matrix) -> Matrix:
+        parts = matrix.reshape(self.products, self.parts, self.parts)
+        both: Matrix = np.einsum("sij,tkl->stikjl", parts, parts)
+        return both.reshape(self.products**2, self.parts**4)
+
+
+_STRASSEN = Multiplication(
+    _matrix(
+        (1, 0, 0, 1),
+        (0, 0, 1, 1),
+        (1, 0, 0, 0),
+        (0, 0, 0, 1),
+        (1, 1, 0, 0),
+        (-1, 0, 1, 0),
+        (0, 1, 0, -1),
+    ),
+    _matrix(
+        (1, 0, 0, 1),
+        (1, 0, 0, 0),
+        (0, 1, 0, -1),
+        (-1, 0, 1, 0),
+        (0, 0, 0, 1),
+        (1, 1, 0, 0),
+        (0, 0, 1, 1),
+    ),
+    _matrix(
+        (1, 0, 0, 1, -1, 0, 1),
+        (0, 0, 1, 0, 1, 0, 0),
+        (0, 1, 0, 1, 0, 0, 0),
+        (1, -1, 1, 0, 0, 1, 0),
+    ),
+)
+MULTIPLICATIONS = {"strassen2": _STRASSEN, "strassen4": _STRASSEN.twice()}
+"""By the name of the alternative, which says the number of parts in each direction."""
+
 PACKED, PACKED_BF16, PACKED_INT8, ATTENTION_BF16 = "packed", "packed_bf16", "packed_int8", "bf16"
 MULTIPLIED = {PACKED_BF16: "bfloat16", ATTENTION_BF16: "bfloat16", PACKED_INT8: "int8"}
 """By the name of an alternative, the dtype of what it multiplies, where that is a shorter one."""
@@ -92,7 +159,13 @@ def transform(alternative: str, weights: NDArray[Any], shape: tuple[int, ...]) -
     Packed: ``[..., N]`` become ``[panels, K, columns]`` with zeros after column `N`, after the
     last channel, and between the groups of a block (`groups`); in bfloat16 ``[panels, K / 2,
     columns]`` of pairs as `uint32`, in int8 ``[panels, K / 4, columns]`` of four.
+
+    Strassen: ``[..., K, N]`` become ``[products, panels, K / parts, columns]``, the sums of parts,
+    computed in float64. A row of parts is ``K / parts`` neighbouring rows; of the columns, panels
+    belong to the columns of parts in turn.
     """
+    if alternative in MULTIPLICATIONS:
+        return _summed(MULTIPLICATIONS[alternative], weights, *shape[1:])
     if alternative == PACKED:
         return _packed(weights, *shape)
     if alternative == PACKED_BF16:
@@ -109,6 +182,15 @@ def transform(alternative: str, weights: NDArray[Any], shape: tuple[int, ...]) -
     planes = weights.reshape(-1, *weights.shape[-4:]).astype(np.float64)
     found = np.einsum("ai,bj,kijco->abkco", g, g, planes, optimize=True)
     return np.ascontiguousarray(found.reshape(shape).astype(weights.dtype))
+
+
+def _summed(
+    by: Multiplication, weights: NDArray[Any], panels: int, depth: int, columns: int
+) -> NDArray[Any]:
+    parts = weights.reshape(by.parts, depth, panels, by.parts, columns).astype(np.float64)
+    listed = parts.transpose(0, 3, 2, 1, 4).reshape(by.parts**2, panels, depth, columns)
+    sums = np.einsum("sq,qpkc->spkc", by.weights, listed, optimize=True)
+    return np.ascontiguousarray(sums.astype(weights.dtype))
 
 
 def _packed(weights: NDArray[Any], panels: int, depth: int, columns: int) -> NDArray[Any]:

@@ -11,20 +11,21 @@ the channels, so one transformation of the tiles of a plane serves all planes of
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from tvm import te, tirx
 
 from tlmd.alternatives import contraction
+from tlmd.alternatives.combinations import row_of
 from tlmd.alternatives.contraction import DTYPE, Contraction, axis, long, same, shape_of
 from tlmd.alternatives.implementation import (
     PER_ELEMENT,
     PER_WEIGHT,
     Implementation,
 )
-from tlmd.alternatives.transforms import FILTERINGS, Filtering, Matrix
+from tlmd.alternatives.transforms import FILTERINGS, Filtering
 
 PAD, ROWS, TILES, PRODUCTS, SUMS, OUTPUTS, PLACED = (
     f"winograd_{stage}"
@@ -137,12 +138,12 @@ def _stages(data: Sequence[int], output: Sequence[int], taps: int, filtering: Fi
 
     def row(i: Any, j: Any, n: Any, h: Any, w: Any, c: Any) -> Any:
         at = planes.data_indices(n, len(data))
-        return _row(filtering.data, i, lambda k: padded[(*at, h * m + k, w * m + j, c)])
+        return row_of(filtering.data, i, lambda k: padded[(*at, h * m + k, w * m + j, c)])
 
     half = te.compute(transformed, row, name=ROWS)
     whole = te.compute(
         transformed,
-        lambda i, j, n, h, w, c: _row(filtering.data, j, lambda k: half[i, k, n, h, w, c]),
+        lambda i, j, n, h, w, c: row_of(filtering.data, j, lambda k: half[i, k, n, h, w, c]),
         name=TILES,
     )
     summed = axis(taps * inputs, "c")
@@ -155,12 +156,12 @@ def _stages(data: Sequence[int], output: Sequence[int], taps: int, filtering: Fi
     products = te.compute(long((a, a, *tiles, channels)), product, name=PRODUCTS)
     sums = te.compute(
         long((m, a, *tiles, channels)),
-        lambda y, j, n, h, w, o: _row(filtering.output, y, lambda k: products[k, j, n, h, w, o]),
+        lambda y, j, n, h, w, o: row_of(filtering.output, y, lambda k: products[k, j, n, h, w, o]),
         name=SUMS,
     )
     results = te.compute(
         long((m, m, *tiles, channels)),
-        lambda y, x, n, h, w, o: _row(filtering.output, x, lambda k: sums[y, k, n, h, w, o]),
+        lambda y, x, n, h, w, o: row_of(filtering.output, x, lambda k: sums[y, k, n, h, w, o]),
         name=OUTPUTS,
     )
 
@@ -190,28 +191,3 @@ def _padded(source: Any, shape: tuple[int, ...]) -> Any:
         return tirx.if_then_else(tirx.all(h < height, w < width), source[at], zero)
 
     return te.compute(long(shape), element, name=PAD, varargs_names=_names(len(shape), "c"))
-
-
-def _row(matrix: Matrix, row: Any, term: Callable[[Any], Any]) -> Any:
-    """Row `row` of `matrix` times the terms. `row` becomes a constant when its loop is unrolled."""
-    sums = [_sum(coefficients, term) for coefficients in matrix.tolist()]
-    found = sums[-1]
-    for index in reversed(range(len(sums) - 1)):
-        found = tirx.Select(row == index, sums[index], found)
-    return found
-
-
-def _sum(coefficients: Sequence[float], term: Callable[[Any], Any]) -> Any:
-    """The sum of the terms times their coefficients, without products by 1 and 0."""
-    found = None
-    for index, coefficient in enumerate(coefficients):
-        if coefficient == 0:
-            continue
-        size = abs(coefficient)
-        value = term(tirx.const(index, "int64"))
-        value = value if size == 1 else value * tirx.const(size, DTYPE)
-        if found is None:
-            found = value if coefficient > 0 else tirx.const(0.0, DTYPE) - value
-        else:
-            found = found + value if coefficient > 0 else found - value
-    return found

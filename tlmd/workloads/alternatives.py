@@ -15,6 +15,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 from tlmd.alternatives.attention import Attention, short_attention
 from tlmd.alternatives.implementation import DIRECT, PER_WEIGHT, Implementation
 from tlmd.alternatives.packed import packed
+from tlmd.alternatives.strassen import strassen
 from tlmd.alternatives.transforms import PACKED, PACKED_BF16, PACKED_INT8, transform
 from tlmd.alternatives.winograd import winograd
 from tlmd.errors import BadInput
@@ -75,8 +76,10 @@ def _implementations(task: Task, strict_numerics: bool, precision: str) -> list[
         return [direct] if short is None else [direct, short]
     names = [PACKED, *_SHORT.get(precision, [])]
     others = [packed(direct, task.constants, lanes, name) for name in names]
-    filtered = [] if strict_numerics else winograd(direct, lanes)
-    return [direct, *filtered, *(other for other in others if other is not None)]
+    found = [direct, *(other for other in others if other is not None)]
+    if not strict_numerics:
+        found += [*winograd(direct, lanes), *strassen(direct, task.constants, lanes)]
+    return found
 
 
 def _alternative(task: Task, implementation: Implementation) -> Task:

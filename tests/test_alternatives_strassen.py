@@ -1,0 +1,97 @@
+"""Strassen's algorithm: which GEMMs it applies to, what it computes, and how its weights lie."""
+
+from __future__ import annotations
+
+from random import Random
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from tests.alternative_programs import direct_outputs, run
+from tlmd.alternatives.transforms import MULTIPLICATIONS, transform
+from tlmd.language.sentence import decode, encode
+from tlmd.model_spec import ModelSpec
+from tlmd.space.space import TaskSpace
+from tlmd.space.target import float_lanes, resolve, tvm_target
+from tlmd.types import Task
+from tlmd.workloads.alternatives import with_alternatives
+from tlmd.workloads.preparation import lower_source
+from tlmd.workloads.torch_frontend import from_module
+
+INFO = resolve("native")
+LANES = float_lanes(tvm_target(INFO))
+WIDE = 24 * LANES
+
+
+class Network(nn.Module):
+    """GEMMs whose rows do not divide into parts, fused with what follows; a 1 x 1 convolution."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(WIDE, 4 * WIDE, 1)
+        self.second = nn.Linear(4 * WIDE, WIDE)
+        self.narrow = nn.Linear(WIDE, LANES)
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y = nn.functional.gelu(self.second(y))
+        return torch.relu(self.first(x)), self.narrow(y)
+
+
+@pytest.fixture(scope="module")
+def tasks() -> list[Task]:
+    torch.manual_seed(0)
+    inputs = torch.randn(1, WIDE, 23, 19), torch.randn(1, 437, 4 * WIDE)
+    source = from_module("network", Network().eval(), inputs)
+    found = with_alternatives(lower_source(ModelSpec("network"), source, INFO).tasks)
+    return [task for task in found if task.alternative in MULTIPLICATIONS]
+
+
+@given(st.sampled_from(sorted(MULTIPLICATIONS)), st.integers(0, 2**32 - 1))
+def test_the_matrices_multiply(name: str, seed: int) -> None:
+    by, rng = MULTIPLICATIONS[name], np.random.default_rng(seed)
+    data, weights = rng.uniform(-1, 1, (2, by.parts, by.parts))
+    products = (by.data @ data.ravel()) * (by.weights @ weights.ravel())
+    got = (by.output @ products).reshape(by.parts, by.parts)
+    assert np.abs(got - data @ weights).max() < 1e-12
+    assert by.products < by.parts**3
+
+
+@given(
+    st.sampled_from(sorted(MULTIPLICATIONS)),
+    *[st.integers(1, 3)] * 3,
+)
+def test_weights_are_sums_of_their_parts(name: str, depth: int, panels: int, width: int) -> None:
+    by = MULTIPLICATIONS[name]
+    rng = np.random.default_rng(0)
+    columns = panels * by.parts * width
+    weights = rng.integers(-9, 10, (by.parts * depth, columns)).astype("float32")
+    got = transform(name, weights, (by.products, panels, depth, width))
+    for product, panel, k, column in np.ndindex(got.shape):
+        want = sum(
+            by.weights[product, i * by.parts + j]
+            * weights[i * depth + k, (panel * by.parts + j) * width + column]
+            for i in range(by.parts)
+            for j in range(by.parts)
+        )
+        assert got[product, panel, k, column] == want
+
+
+def test_large_products_have_both_programs_and_small_ones_none(tasks: list[Task]) -> None:
+    kinds = [(task.alternative, "conv" in task.name) for task in tasks]
+    assert sorted(kinds) == sorted((n, c) for n in MULTIPLICATIONS for c in (True, False))
+
+
+def test_random_candidates_are_right_and_can_be_said(tasks: list[Task]) -> None:
+    rng = Random(0)
+    for task in tasks:
+        arguments, want = direct_outputs(task, INFO)
+        space = TaskSpace(task)
+        for sketch in space.sketches:
+            candidate = space.random(rng, sketch.index)
+            assert decode(space.sketches, encode(sketch, candidate), task.id) == candidate
+            got = run(space.finish(candidate).mod, arguments, INFO)
+            assert np.abs(got - want).max() < 1e-4 * np.abs(want).max()

@@ -1,0 +1,146 @@
+"""Strassen's algorithm as a program: a GEMM with constant weights -> the same, by fewer products.
+
+V. Strassen, "Gaussian Elimination is not Optimal" (Numerische Mathematik 13, 1969): matrices in
+2 x 2 parts need seven products of parts instead of eight, and 49 instead of 64 in 4 x 4 parts.
+The sums of the weights are made at compile time. The blocks are named, so that the sketches find
+them: sums of parts of the data (`SUMS`), products of these and the weights (`PRODUCTS`), the parts
+of the output (`COMBINED`), and what is written (`PLACED`).
+
+Neighbouring rows and panels of columns belong to different parts, so that a tile of the output
+needs only one tile of each product.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from tvm import te, tirx
+
+from tlmd.alternatives import contraction
+from tlmd.alternatives.combinations import row_of
+from tlmd.alternatives.contraction import (
+    DTYPE,
+    Contraction,
+    axis,
+    flattened,
+    long,
+    shape_of,
+    substituted,
+    unflattened,
+)
+from tlmd.alternatives.implementation import PER_ELEMENT, PER_WEIGHT, Implementation
+from tlmd.alternatives.packed import clamped, padded_rows
+from tlmd.alternatives.transforms import MULTIPLICATIONS, Multiplication
+
+SUMS, PRODUCTS, COMBINED, PLACED = (
+    f"strassen_{stage}" for stage in ("sums", "products", "combined", "placed")
+)
+_KERNEL_ROWS = range(5, 15)  # good kernels have so many rows
+_LEAST_ROWS = 5  # of a part
+_PANEL_VECTORS = (4, 3, 2, 1)
+
+
+def strassen(direct: Implementation, constants: Sequence[int], lanes: int) -> list[Implementation]:
+    """Strassen's programs; none where `direct` is no GEMM, and where they are not less work.
+
+    Their weights are an argument ``[products, panels, K / parts, columns]`` at the same position.
+    `constants`: positions of the parameters that are weights. `lanes`: elements of a vector.
+    A convolution of 1 x 1 is a GEMM, too.
+    """
+    function = direct.module["main"]
+    found = contraction.find(function)
+    if found is None or not _is_gemm(found):
+        return []
+    if not any(found.weights.source.same_as(function.params[index]) for index in constants):
+        return []
+    *outer, columns = shape_of(found.output)
+    rows, depth = math.prod(outer), shape_of(found.weights.source)[-2]
+    listed = []
+    for name, by in MULTIPLICATIONS.items():
+        is_divided = depth % by.parts == columns % (by.parts * lanes) == 0
+        if not is_divided or rows < _LEAST_ROWS * by.parts:
+            continue
+        flops = direct.flops * by.products / by.parts**3
+        per_part = by.products / by.parts**2
+        elements = per_part * rows * (depth + columns)
+        work = flops + per_part * PER_WEIGHT * depth * columns + PER_ELEMENT * elements
+        if work < direct.work:
+            module = contraction.replaced(direct.module, found, _stages(found, by, lanes))
+            listed.append(Implementation(name, module, flops, work))
+    return listed
+
+
+def _is_gemm(found: Contraction) -> bool:
+    """Whether it is ``out[..., n] += data[..., k] * weights[..., k, n]``."""
+    *inner, last = found.weights.indices
+    column, reduction = found.spatial[-1], found.reduction
+    windows = shape_of(found.weights.source)[:-2]
+    is_matrix = last.same_as(column) and contraction.same(inner, reduction)
+    is_along = found.data.indices[-1].same_as(reduction[-1])
+    others = found.data.indices[:-1]
+    return bool(
+        is_matrix
+        and is_along
+        and math.prod(windows) == 1
+        and not any(contraction.uses(i, v) for i in others for v in (column, reduction[-1]))
+    )
+
+
+def _stages(found: Contraction, by: Multiplication, lanes: int) -> Any:
+    """The function ``(data, weights, output)`` of the GEMM in stages."""
+    spatial, reduction, parts = found.spatial, found.reduction, by.parts
+    *outer, columns = shape_of(found.output)
+    rows, inner = math.prod(outer), shape_of(found.weights.source)[-2] // parts
+    part, width = _rows_of_part(rows, parts), _columns_of_panel(columns, parts, lanes)
+    panels = columns // (parts * width)
+    data = te.placeholder(long(shape_of(found.data.source)), DTYPE, name="data")
+    weights = te.placeholder(long((by.products, panels, inner, width)), DTYPE, name="weights")
+
+    def element(index: Any, r: Any, k: Any) -> Any:
+        """Of the part with this index, in row `r` and column `k`."""
+        of_row, of_column = divmod(int(index.value), parts)
+        row = clamped(r * parts + of_row, rows, parts * part)
+        taps = [tirx.const(0, "int64")] * (len(reduction) - 1)
+        at = [*unflattened(row, outer), *taps, k + of_column * inner]
+        values = list(zip([*spatial[:-1], *reduction], at, strict=True))
+        return data[tuple(substituted(index, values) for index in found.data.indices)]
+
+    sums = te.compute(
+        long((by.products, part, inner)),
+        lambda s, r, k: row_of(by.data, s, lambda index: element(index, r, k)),
+        name=SUMS,
+    )
+    summed = axis(inner, "k")
+    products = te.compute(
+        long((by.products, part, panels, width)),
+        lambda s, r, p, c: te.sum(sums[s, r, summed] * weights[s, p, summed, c], axis=summed),
+        name=PRODUCTS,
+    )
+
+    def combined(row: Any, column: Any) -> Any:
+        index = row % parts * parts + column // width % parts
+        at = row // parts, column // (parts * width), column % width
+        return row_of(by.output, index, lambda s: products[s, *at])
+
+    whole = te.compute(long((parts * part, columns)), combined, name=COMBINED)
+    placed = te.compute(
+        long((*outer, columns)),
+        lambda *at: whole[flattened(at[:-1], outer), at[-1]],
+        name=PLACED,
+    )
+    return te.create_prim_func([data, weights, placed])
+
+
+def _rows_of_part(rows: int, parts: int) -> int:
+    """Rows of a part: as few as possible, but so many that a good kernel divides them."""
+    fewest = -(-rows // parts)
+    if any(fewest % kernel == 0 for kernel in _KERNEL_ROWS):
+        return fewest
+    return padded_rows(fewest)
+
+
+def _columns_of_panel(columns: int, parts: int, lanes: int) -> int:
+    vectors = columns // (parts * lanes)
+    return next(width for width in _PANEL_VECTORS if vectors % width == 0) * lanes
