@@ -2,11 +2,12 @@
 
 `python -m benchmarks.alternatives_measure --state DIR --out FILE [--groups 150] [--candidates 32]`
 draws single operators (`tlmd.workloads.synthetic`, with a seed of their own) and measures
-candidates of all their alternatives (`--only PREFIX`: of some): three fifths picked by the shipped checkpoint, a fifth near
-the best programs so far, a fifth random. The direct programs are left to `tlmd train`, but for
-those that have the sketch of `tlmd.space.windows`: `--windows FILE` measures such tasks of a data
-set that has no records of them, a third each. It goes over all tasks again and again, 8 candidates
-at a time, so that it can be stopped at any moment and continued with the same command.
+candidates of all their alternatives (`--only PREFIX`: of some): three fifths picked by the shipped
+checkpoint, a fifth near the best programs so far, a fifth random. The direct programs are left to
+`tlmd train`, but for those that have the sketch of `tlmd.space.windows`: `--windows FILE` measures
+such tasks of a data set that has no records of them, a third each. It goes over all tasks again and
+again, 8 candidates at a time, so that it can be stopped at any moment and continued with the same
+command.
 """
 
 from __future__ import annotations

@@ -186,3 +186,38 @@ def test_functions_of_one_id_have_the_same_names_in_all_sets_of_shapes() -> None
     )
     modules = [{t.id: t.module for t in lowering.extract(m, INFO)} for m in (first, second)]
     assert modules[0] == modules[1] and set(known) >= set(modules[0])
+
+
+class Permuted(nn.Module):
+    """Products of a map whose rows do not follow each other in memory, and of a matrix."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.map = nn.Conv2d(8, 16, 1)
+        self.linear = nn.Linear(16, 24)
+        self.matrix = nn.Parameter(torch.randn(16, 24))
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y = self.map(x)
+        return self.linear(y.permute(0, 2, 3, 1)), y.permute(0, 3, 2, 1) @ self.matrix
+
+
+def test_weights_are_not_repeated_for_each_row_of_a_permuted_map() -> None:
+    torch.manual_seed(0)
+    inputs = torch.randn(2, 8, 5, 7)
+    module = Permuted().eval()
+    source = from_module("permuted", module, (inputs,))
+    lowered = lowering.lower(source.module, TARGET)
+    products = [t for t in lowering.extract(lowered, INFO) if "matmul" in t.name]
+    shapes = [
+        [tuple(map(int, p.ty.shape)) for p in tvm.ir.load_json(task.module)["main"].params]
+        for task in products
+    ]
+    assert products and all((16, 24) in listed for listed in shapes)
+    executable = lowering.compile_model(lowered, TARGET, None).executable
+    machine = relax.VirtualMachine(executable, tvm.cpu())
+    got = machine["main"](tvm.runtime.tensor(inputs.numpy()))
+    with torch.no_grad():
+        want = module(inputs)
+    for one, other in zip(got, want, strict=True):
+        assert np.abs(one.numpy() - other.numpy()).max() < 1e-4

@@ -1,7 +1,8 @@
 """Programs of our own: other implementations of a task's computation, which may be faster.
 
 In: the program of a task, which computes directly what the model says. Out: other programs
-(`winograd`, `packed`, `strassen`), and how their weights are made from the direct program's (`transforms`).
+(`winograd`, `packed`, `strassen`), and how their weights are made from the direct program's
+(`transforms`).
 `groups` makes blocks of grouped convolutions; `words` are short numbers (`bfloat16`, `int8`) that
 the CPU multiplies several at a time.
 `attention` is the program of several operators of a graph together. `sketches` finds the sketches

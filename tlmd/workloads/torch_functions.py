@@ -44,10 +44,33 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
         aten.copysign.Tensor: _copysign,
         aten.hypot.default: lambda x, y: torch.sqrt(x * x + y * y),
         aten.erfc.default: lambda x: 1 - torch.erf(x),
+        aten.linear.default: _linear,
+        aten.matmul.default: _matmul,
         aten.addmv.default: _addmv,
         aten.addbmm.default: _addbmm,
         aten.masked_scatter.default: _masked_scatter,
     }
+
+
+def _linear(x: Any, weight: Any, bias: Any = None) -> Any:
+    if _keeps_weights(x, weight):
+        return NotImplemented
+    return aten.linear.default(_as_rows(x), weight, bias).reshape(*x.shape[:-1], len(weight))
+
+
+def _matmul(x: Any, y: Any) -> Any:
+    if _keeps_weights(x, y):
+        return NotImplemented
+    return aten.mm.default(_as_rows(x), y).reshape(*x.shape[:-1], y.shape[-1])
+
+
+def _keeps_weights(x: Any, matrix: Any) -> bool:
+    """PyTorch repeats a matrix for each index of `x` where its rows do not follow each other."""
+    return x.dim() < 3 or matrix.dim() != 2 or x.is_contiguous()
+
+
+def _as_rows(x: Any) -> Any:
+    return x.reshape(-1, x.shape[-1])
 
 
 def _topk(x: Any, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Any:
