@@ -24,7 +24,7 @@ from tlmd.selection import fastest
 from tlmd.types import MeasureInput, Record, Task
 
 _MODELS = ("resnet18", "mobilenet-v2", "bert-small", "vit-s16")
-_KINDS = ("winograd", "packed")
+_KINDS = ("winograd", "packed", "strassen")
 
 
 def main() -> int:

@@ -66,7 +66,7 @@ def _matmul(x: Any, y: Any) -> Any:
 
 def _keeps_weights(x: Any, matrix: Any) -> bool:
     """PyTorch repeats a matrix for each index of `x` where its rows do not follow each other."""
-    return x.dim() < 3 or matrix.dim() != 2 or x.is_contiguous()
+    return bool(x.dim() < 3 or matrix.dim() != 2 or x.is_contiguous())
 
 
 def _as_rows(x: Any) -> Any:
