@@ -41,9 +41,9 @@ def tune(
     from the zoo. `input_shape` is one shape, or one shape per input. `task` says what a model of
     transformers is used for, if its configuration does not. `weights` is a .safetensors file for
     the model of a factory. `strict_numerics` allows only programs that compute as the model says,
-    without Winograd's convolutions. `precision`: ``bf16`` also allows GEMMs, convolutions and
-    attention that round what they multiply to bfloat16; with ``int8`` quantised models (QDQ)
-    multiply integers. `trials` is the number of measurements per
+    without Winograd's and Strassen's algorithms. `precision`: ``bf16`` also allows GEMMs,
+    convolutions and attention that round what they multiply to bfloat16; with ``int8`` quantised
+    models (QDQ) multiply integers. `trials` is the number of measurements per
     task. Measuring ends after `time_budget` seconds. `settings` are dotted keys of the
     configuration, such as ``**{"measure.builders": 1}``.
 
