@@ -60,7 +60,7 @@ def add_model(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--strict-numerics",
         action="store_true",
-        help="only programs that compute as the model says, not by Winograd's or Strassen's algorithms",
+        help="only programs that compute as the model says; no Winograd, no Strassen",
     )
     parser.add_argument(
         "--precision",
