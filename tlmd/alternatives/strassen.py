@@ -1,8 +1,8 @@
 """Strassen's algorithm as a program: a GEMM with constant weights -> the same, by fewer products.
 
 V. Strassen, "Gaussian Elimination is not Optimal" (Numerische Mathematik 13, 1969): matrices in
-2 x 2 parts need seven products of parts instead of eight, and 49 instead of 64 in 4 x 4 parts.
-The sums of the weights are made at compile time. The blocks are named, so that the sketches find
+2 x 2 parts need seven products of parts instead of eight. The sums of the weights are made at
+compile time. The blocks are named, so that the sketches find
 them: sums of parts of the data (`SUMS`), products of these and the weights (`PRODUCTS`), the parts
 of the output (`COMBINED`), and what is written (`PLACED`).
 
