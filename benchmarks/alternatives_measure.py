@@ -69,8 +69,7 @@ def _alternatives(target: TargetInfo, groups: int, only: str) -> list[Task]:
     from tlmd.workloads.synthetic import synthetic_tasks
 
     found: list[Task] = []
-    per_group = 10 if only else 4
-    drawn = synthetic_tasks(target, held_out_ids(target), count=per_group * groups, seed=_SEED)
+    drawn = synthetic_tasks(target, held_out_ids(target), count=10 * groups, seed=_SEED)
     for task in (task for portion in drawn for task in portion):
         others = [one for one in with_alternatives([task]) if one.alternative]
         found += [one for one in others if one.alternative.startswith(only)]

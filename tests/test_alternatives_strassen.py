@@ -80,7 +80,7 @@ def test_weights_are_sums_of_their_parts(name: str, depth: int, panels: int, wid
         assert got[product, panel, k, column] == want
 
 
-def test_large_products_have_both_programs_and_small_ones_none(tasks: list[Task]) -> None:
+def test_large_products_have_a_program_and_small_ones_none(tasks: list[Task]) -> None:
     kinds = [(task.alternative, "conv" in task.name) for task in tasks]
     assert sorted(kinds) == sorted((n, c) for n in MULTIPLICATIONS for c in (True, False))
 

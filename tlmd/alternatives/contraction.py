@@ -75,6 +75,22 @@ def find(function: Any, dtype: str = DTYPE) -> Contraction | None:
     return found if is_same_shape and is_padding else None
 
 
+def with_constants(
+    function: Any, constants: Sequence[int], dtype: str = DTYPE
+) -> Contraction | None:
+    """`find`, if the weights are a constant and each column of theirs makes one of the output.
+
+    `constants`: positions of the parameters that are constants.
+    """
+    found = find(function, dtype)
+    if found is None:
+        return None
+    is_constant = any(found.weights.source.same_as(function.params[i]) for i in constants)
+    *inner, last = found.weights.indices
+    is_matrix = last.same_as(found.spatial[-1]) and same(inner, found.reduction)
+    return found if is_constant and is_matrix else None
+
+
 def _loads(position: int, block: Any, dtype: str) -> Contraction | None:
     """What a block loads and stores; None if it is not the sum of a product of two loads."""
     if not isinstance(block.body, tirx.BufferStore):

@@ -62,10 +62,9 @@ def packed(
     integers. With both of them neighbours in `K` are one word.
     """
     words = WORDS.get(name)
-    function = direct.module["main"]
-    found = contraction.find(function, words.given if words else DTYPE)
-    weights = [function.params[index] for index in constants]
-    if found is None or not any(found.weights.source.same_as(p) for p in weights):
+    dtype = words.given if words else DTYPE
+    found = contraction.with_constants(direct.module["main"], constants, dtype)
+    if found is None:
         return None
     columns = shape_of(found.output)[-1]
     blocks = _blocks(found, lanes)
@@ -81,15 +80,11 @@ def packed(
 
 def _blocks(found: Contraction, lanes: int) -> Blocks | None:
     """The blocks of columns; None where this is neither a GEMM nor a grouped convolution."""
-    spatial, reduction = found.spatial, found.reduction
-    column = spatial[-1]
-    *inner, last = found.weights.indices
-    if not last.same_as(column) or not contraction.same(inner, reduction):
-        return None
+    column = found.spatial[-1]
     uses = [contraction.uses(index, column) for index in found.data.indices]
     if not any(uses):  # each column needs all of the data
         return Blocks(1, shape_of(found.output)[-1], shape_of(found.weights.source)[-2], 1)
-    blocks = None if any(uses[:-1]) else groups.find(found, column, reduction[-1], lanes)
+    blocks = None if any(uses[:-1]) else groups.find(found, column, found.reduction[-1], lanes)
     return blocks if blocks and blocks.columns % _panel(blocks, lanes) == 0 else None
 
 

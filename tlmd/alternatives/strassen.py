@@ -49,11 +49,8 @@ def strassen(direct: Implementation, constants: Sequence[int], lanes: int) -> li
     `constants`: positions of the parameters that are weights. `lanes`: elements of a vector.
     A convolution of 1 x 1 is a GEMM, too.
     """
-    function = direct.module["main"]
-    found = contraction.find(function)
+    found = contraction.with_constants(direct.module["main"], constants)
     if found is None or not _is_gemm(found):
-        return []
-    if not any(found.weights.source.same_as(function.params[index]) for index in constants):
         return []
     *outer, columns = shape_of(found.output)
     rows, depth = math.prod(outer), shape_of(found.weights.source)[-2]
@@ -73,19 +70,13 @@ def strassen(direct: Implementation, constants: Sequence[int], lanes: int) -> li
 
 
 def _is_gemm(found: Contraction) -> bool:
-    """Whether it is ``out[..., n] += data[..., k] * weights[..., k, n]``."""
-    *inner, last = found.weights.indices
-    column, reduction = found.spatial[-1], found.reduction
-    windows = shape_of(found.weights.source)[:-2]
-    is_matrix = last.same_as(column) and contraction.same(inner, reduction)
-    is_along = found.data.indices[-1].same_as(reduction[-1])
-    others = found.data.indices[:-1]
-    return bool(
-        is_matrix
-        and is_along
-        and math.prod(windows) == 1
-        and not any(contraction.uses(i, v) for i in others for v in (column, reduction[-1]))
-    )
+    """Whether it is ``out[..., n] += data[..., k] * weights[..., k, n]``, without a window."""
+    column, summed = found.spatial[-1], found.reduction[-1]
+    *outer, last = found.data.indices
+    is_along: bool = last.same_as(summed)
+    has_no_window = math.prod(shape_of(found.weights.source)[:-2]) == 1
+    reads = (contraction.uses(index, one) for index in outer for one in (column, summed))
+    return is_along and has_no_window and not any(reads)
 
 
 def _stages(found: Contraction, by: Multiplication, lanes: int) -> Any:
