@@ -12,6 +12,7 @@ from typing import Any
 
 import tvm
 
+from tlmd.alternatives.prefetch import with_prefetches
 from tlmd.config import MeasureConfig
 from tlmd.measure import noise, sandbox, turns, verify
 from tlmd.measure.cores import spread, threads
@@ -118,7 +119,7 @@ class ChildContext:
         # The arguments are known to be right; building checks for them would take longer than
         # building many programs.
         with tvm.transform.PassContext(config={"tirx.disable_assert": True}):
-            runtime = tvm.compile(module, server.target).jit()
+            runtime = tvm.compile(with_prefetches(module), server.target).jit()
         device = tvm.cpu() if server.drift_monitor else tvm.device(server.setup.target.device)
         return Executable(runtime, program, device, server.config.cache == "cold")
 

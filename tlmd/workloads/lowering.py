@@ -18,6 +18,7 @@ from tvm.ir.transform import PassContext, Sequential
 from tvm.relax import transform
 from tvm.s_tir.analysis import estimate_tir_flops
 
+from tlmd.alternatives.prefetch import with_prefetches
 from tlmd.space import gpu_default
 from tlmd.types import TargetInfo, Task
 from tlmd.workloads import reshapes, rewrites
@@ -252,7 +253,8 @@ def compile_model(lowered: IRModule, target: Any, database: Any | None = None) -
         with target, database, PassContext(opt_level=3):
             scheduled = transform.MetaScheduleApplyDatabase(enable_warning=False)(lowered)
     missing = [name for name in names if is_tunable(scheduled[name])]
-    executable = tvm.compile(scheduled, target, relax_pipeline=_build_pipeline(target))
+    made = with_prefetches(scheduled)
+    executable = tvm.compile(made, target, relax_pipeline=_build_pipeline(target))
     return Compiled(executable, len(names), len(names) - len(missing), missing)
 
 

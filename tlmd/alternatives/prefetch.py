@@ -1,0 +1,176 @@
+"""Prefetches of weights: while tiles use one panel, the weights after it are fetched.
+
+In a model the weights of a layer come from memory, because the other layers have evicted them. Many
+tiles of rows use a panel of weights; only the first one waits for the memory, which is idle while
+the others are computed. So every tile fetches its share of the next panel, by one instruction for
+many multiply-adds (software prefetching: Callahan, Kennedy and Porterfield, ASPLOS'91).
+
+Sketches and records do not know of it: it is added to a scheduled program before it is built. The
+program computes the same without it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import operator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tvm_ffi
+from tvm import tirx
+from tvm.ir import IRModule
+from tvm.s_tir import SBlockRealize
+
+from tlmd.alternatives import packed, strassen, winograd
+from tlmd.alternatives.contraction import flattened, substituted, unflattened, uses
+from tlmd.alternatives.implementation import REDUCTION
+
+_PRODUCTS = (packed.PRODUCTS, strassen.PRODUCTS, winograd.PRODUCTS)
+_LOOPS = (tirx.ForKind.SERIAL, tirx.ForKind.PARALLEL)
+"""Those that are loops in the built program, too."""
+_ELEMENT_BYTES, _MOST_BYTES = 4, 1 << 20
+"""Of a weight, and of the weights of a panel: more do not stay in the second-level cache."""
+_IMPORT = "pragma_import_llvm"
+_FUNCTION = "tlmd_prefetch"
+_LLVM = f"""
+declare void @llvm.prefetch.p0(ptr, i32, i32, i32)
+define linkonce_odr void @{_FUNCTION}(ptr %address) alwaysinline {{
+  call void @llvm.prefetch.p0(ptr %address, i32 0, i32 3, i32 1)
+    memory(inaccessiblemem: readwrite) nounwind willreturn
+  ret void
+}}
+"""
+"""TVM's own prefetch may read the sums, LLVM thinks, and stores them in each turn of the loop."""
+
+
+@dataclass(frozen=True)
+class _Nest:
+    """The loops around the products of a program, and where they read the weights."""
+
+    read: Any
+    """The region of the weights that is read."""
+
+    at: Sequence[Any]
+    """Its first indices, of the variables of the loops."""
+
+    outer: Sequence[Any]
+    """Loops outside the tiles, the outermost one first; some of them change what is read."""
+
+    tiles: Sequence[Any]
+    """Loops over the tiles that use the same weights."""
+
+    inner: Sequence[Any]
+    """Loops of a tile that change what is read; the last one is the innermost loop of all."""
+
+    unrolled: Sequence[Any]
+
+    def vectors(self) -> list[Any]:
+        """The unrolled loops over vectors of the weights."""
+        loops = (loop for loop in self.unrolled if loop.kind != tirx.ForKind.VECTORIZED)
+        return [loop for loop in loops if any(uses(index, loop.loop_var) for index in self.at)]
+
+    def panel_bytes(self) -> int:
+        """Bytes of the weights that a tile reads."""
+        lanes = [loop for loop in self.unrolled if loop.kind == tirx.ForKind.VECTORIZED]
+        extents = map(_extent, [*self.inner, *self.vectors(), *lanes, *self.read.region])
+        return _ELEMENT_BYTES * math.prod(extents)
+
+
+def with_prefetches(module: IRModule) -> IRModule:
+    """A module of scheduled programs, in which those of alternatives prefetch their weights."""
+    made = module.clone()
+    for variable, function in module.functions_items():
+        nest = _nest(function) if isinstance(function, tirx.PrimFunc) else None
+        if nest is not None:
+            made.update_func(variable, function.with_body(_prefetching(function.body, nest)))
+    return made
+
+
+def _nest(function: Any) -> _Nest | None:
+    """None where a program has no such products, or no panel of weights stays in the cache."""
+    *around, products = _path(function.body) or [None]
+    if products is None or not products.block.reads:
+        return None
+    read = products.block.reads[-1]
+    bound = zip(products.block.iter_vars, products.iter_values, strict=True)
+    values = [(one.var, value) for one, value in bound]
+    at = [substituted(side.min, values) for side in read.region]
+    loops = [loop for loop in around if loop.kind in _LOOPS and _extent(loop) > 1]
+    changes = [any(uses(index, loop.loop_var) for index in at) for loop in loops]
+    grouped = itertools.groupby(zip(changes, loops, strict=True), key=operator.itemgetter(0))
+    runs = [[loop for _, loop in run] for _, run in grouped]
+    if len(runs) < 3 or not changes[-1]:
+        return None
+    outer = [loop for run in runs[:-2] for loop in run]
+    unrolled = [loop for loop in around if loop.kind not in _LOOPS]
+    nest = _Nest(read, at, outer, runs[-2], runs[-1], unrolled)
+    return nest if nest.panel_bytes() <= _MOST_BYTES else None
+
+
+def _path(body: Any) -> list[Any] | None:
+    """The loops around the products, the outermost one first, and their block; None without any."""
+    if isinstance(body, SBlockRealize):
+        block = body.block
+        sums = any(int(one.iter_type) == REDUCTION for one in block.iter_vars)
+        return [body] if sums and block.name_hint.startswith(_PRODUCTS) else _path(block.body)
+    if isinstance(body, tirx.SeqStmt):
+        return next(filter(None, map(_path, body.seq)), None)
+    inner = _path(body.body) if hasattr(body, "body") else None
+    return [body, *inner] if inner and isinstance(body, tirx.For) else inner
+
+
+def _prefetching(body: Any, nest: _Nest) -> Any:
+    """The body of a function with prefetches at the beginning of the innermost loop."""
+    innermost, outermost = nest.inner[-1].loop_var, nest.outer[0].loop_var
+    following = _following(nest.outer)
+    fetched = [_fetch(nest, [*following, *share]) for share in _shares(nest)]
+
+    def changed(loop: Any) -> Any:
+        if loop.loop_var.same_as(innermost):
+            return _replaced(loop, tirx.SeqStmt([*fetched, loop.body]), loop.annotations)
+        if loop.loop_var.same_as(outermost):
+            return _replaced(loop, loop.body, {**loop.annotations, _IMPORT: _LLVM})
+        return loop
+
+    return tvm_ffi.structural_map(body, (tirx.For, changed))
+
+
+def _following(loops: Sequence[Any]) -> list[tuple[Any, Any]]:
+    """The values of a nest of loops in the iteration after this one; after the last one its own."""
+    variables, extents = [loop.loop_var for loop in loops], list(map(_extent, loops))
+    place = tirx.min(flattened(variables, extents) + 1, math.prod(extents) - 1)
+    return list(zip(variables, unflattened(place, extents), strict=True))
+
+
+def _shares(nest: _Nest) -> Iterator[list[tuple[Any, Any]]]:
+    """For each vector of weights that a tile fetches: the values of the unrolled loops."""
+    first = [(loop.loop_var, tirx.const(0, "int64")) for loop in nest.unrolled]
+    loops = nest.vectors()
+    extents, counts = list(map(_extent, loops)), list(map(_extent, nest.tiles))
+    vectors, tiles = math.prod(extents), math.prod(counts)
+    tile = flattened([loop.loop_var for loop in nest.tiles], counts)
+    share = -(-vectors // tiles)
+    for index in range(share):
+        # With more tiles than vectors some tiles fetch the same one: a branch would cost more.
+        place = tirx.floordiv(tile * vectors, tiles) if share == 1 else tile * share + index
+        chosen = unflattened(tirx.min(place, vectors - 1), extents)
+        yield [*zip((loop.loop_var for loop in loops), chosen, strict=True), *first]
+
+
+def _fetch(nest: _Nest, values: Sequence[tuple[Any, Any]]) -> Any:
+    """The statement that prefetches the weights which are read with these values of loops."""
+    at = [substituted(index, values) for index in nest.at]
+    address = tirx.address_of(tirx.BufferLoad(nest.read.source, at))
+    return tirx.Evaluate(tirx.call_extern("void", _FUNCTION, address))
+
+
+def _replaced(loop: Any, body: Any, annotations: Any) -> Any:
+    """A loop with another body and other annotations."""
+    head = loop.loop_var, loop.min, loop.extent, loop.kind, body
+    return tirx.For(*head, loop.thread_binding, annotations, loop.step)
+
+
+def _extent(loop: Any) -> int:
+    return int(loop.extent)
