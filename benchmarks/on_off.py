@@ -70,7 +70,7 @@ def _row(model: str, options: Any) -> report.Row:
     from tlmd.measure.measurer import Measurer
 
     layout = plan_cores(run=1)
-    groups = _groups(model, len(layout.run))
+    groups = groups_of(model, len(layout.run))
     setting.pin(layout.build)
     checkpoint = setting.load(options.checkpoint, options.untrained)
     found: list[tuple[Task, dict[str, float]]] = []
@@ -79,7 +79,7 @@ def _row(model: str, options: Any) -> report.Row:
         Measurer(layout, Path(cache)) as measurer,
     ):
         for group in groups:
-            best = [_best(measurer, task, checkpoint, options) for task in group]
+            best = [best_of(measurer, task, checkpoint, options) for task in group]
             found.append((group[-1], _compared(measurer, group, best)))
             print(group[0].name, found[-1][1], file=sys.stderr, flush=True)
     row: report.Row = {"model": model, "groups": len(groups), "all": _sum_ms(found, ())}
@@ -96,7 +96,7 @@ def _row(model: str, options: Any) -> report.Row:
     return row
 
 
-def _groups(model: str, cores: int) -> list[list[Task]]:
+def groups_of(model: str, cores: int) -> list[list[Task]]:
     """The tasks of a model that have alternatives, each with these; the direct one is in it."""
     from tlmd.space.target import resolve
     from tlmd.workloads.preparation import lower_sets, merged_tasks
@@ -107,7 +107,7 @@ def _groups(model: str, cores: int) -> list[list[Task]]:
     return [group for group in groups.values() if len(group) > 1]
 
 
-def _best(measurer: Any, task: Task, checkpoint: Any, options: Any) -> Record:
+def best_of(measurer: Any, task: Task, checkpoint: Any, options: Any) -> Record:
     """The best of `trials` candidates, written by the product's own search."""
     records = searched(measurer, task, checkpoint, options.trials, options.seed)
     best = fastest(records)
