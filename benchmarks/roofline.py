@@ -60,6 +60,8 @@ def _task_rows(model: str, options: Any) -> list[dict[str, Any]]:
             seed=options.seed,
             **settings,
         )
+    if result.interrupted:
+        raise SystemExit(f"tuning {model} was interrupted; there is nothing to show")
     rows = [
         {
             "task": task["name"],
