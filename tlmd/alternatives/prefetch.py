@@ -46,7 +46,7 @@ define linkonce_odr void @{_FUNCTION}(ptr %address) alwaysinline {{
 
 
 @dataclass(frozen=True)
-class _Nest:
+class _ProductLoops:
     """The loops around the products of a program, and where they read the weights."""
 
     read: Any
@@ -88,7 +88,7 @@ def with_prefetches(module: IRModule) -> IRModule:
     return made
 
 
-def _nest(function: Any) -> _Nest | None:
+def _nest(function: Any) -> _ProductLoops | None:
     """None where a program has no such products, or no panel of weights stays in the cache."""
     *around, products = _path(function.body) or [None]
     if products is None or not products.block.reads:
@@ -105,7 +105,7 @@ def _nest(function: Any) -> _Nest | None:
         return None
     outer = [loop for run in runs[:-2] for loop in run]
     unrolled = [loop for loop in around if loop.kind not in _LOOPS]
-    nest = _Nest(read, at, outer, runs[-2], runs[-1], unrolled)
+    nest = _ProductLoops(read, at, outer, runs[-2], runs[-1], unrolled)
     return nest if nest.panel_bytes() <= _MOST_BYTES else None
 
 
@@ -121,7 +121,7 @@ def _path(body: Any) -> list[Any] | None:
     return [body, *inner] if inner and isinstance(body, tirx.For) else inner
 
 
-def _prefetching(body: Any, nest: _Nest) -> Any:
+def _prefetching(body: Any, nest: _ProductLoops) -> Any:
     """The body of a function with prefetches at the beginning of the innermost loop."""
     innermost, outermost = nest.inner[-1].loop_var, nest.outer[0].loop_var
     following = _following(nest.outer)
@@ -144,7 +144,7 @@ def _following(loops: Sequence[Any]) -> list[tuple[Any, Any]]:
     return list(zip(variables, unflattened(place, extents), strict=True))
 
 
-def _shares(nest: _Nest) -> Iterator[list[tuple[Any, Any]]]:
+def _shares(nest: _ProductLoops) -> Iterator[list[tuple[Any, Any]]]:
     """For each vector of weights that a tile fetches: the values of the unrolled loops."""
     first = [(loop.loop_var, tirx.const(0, "int64")) for loop in nest.unrolled]
     loops = nest.vectors()
@@ -159,7 +159,7 @@ def _shares(nest: _Nest) -> Iterator[list[tuple[Any, Any]]]:
         yield [*zip((loop.loop_var for loop in loops), chosen, strict=True), *first]
 
 
-def _fetch(nest: _Nest, values: Sequence[tuple[Any, Any]]) -> Any:
+def _fetch(nest: _ProductLoops, values: Sequence[tuple[Any, Any]]) -> Any:
     """The statement that prefetches the weights which are read with these values of loops."""
     at = [substituted(index, values) for index in nest.at]
     address = tirx.address_of(tirx.BufferLoad(nest.read.source, at))
