@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -66,23 +66,11 @@ def _document(machine: report.Row, rows: list[report.Row]) -> report.Row:
 
 def _row(model: str, options: Any) -> report.Row:
     """The model's sums in milliseconds, and what each kind gains."""
-    from tlmd.measure.cores import plan_cores
-    from tlmd.measure.measurer import Measurer
-
-    layout = plan_cores(run=1)
-    groups = groups_of(model, len(layout.run))
-    setting.pin(layout.build)
-    checkpoint = setting.load(options.checkpoint, options.untrained)
     found: list[tuple[Task, dict[str, float]]] = []
-    with (
-        tempfile.TemporaryDirectory(prefix="tlmd-bench-") as cache,
-        Measurer(layout, Path(cache)) as measurer,
-    ):
-        for group in groups:
-            best = [best_of(measurer, task, checkpoint, options) for task in group]
-            found.append((group[-1], _compared(measurer, group, best)))
-            print(group[0].name, found[-1][1], file=sys.stderr, flush=True)
-    row: report.Row = {"model": model, "groups": len(groups), "all": _sum_ms(found, ())}
+    for measurer, group in best_programs(model, options):
+        found.append((group[-1][0], _compared(measurer, group)))
+        print(group[0][0].name, found[-1][1], file=sys.stderr, flush=True)
+    row: report.Row = {"model": model, "groups": len(found), "all": _sum_ms(found, ())}
     for kind in _KINDS:
         if any(name.startswith(kind) for _, times in found for name in times):
             row[f"without {kind}"] = _sum_ms(found, (kind,))
@@ -96,7 +84,24 @@ def _row(model: str, options: Any) -> report.Row:
     return row
 
 
-def groups_of(model: str, cores: int) -> list[list[Task]]:
+def best_programs(model: str, options: Any) -> Iterator[tuple[Any, list[tuple[Task, Record]]]]:
+    """For each group of a model's tasks: the measurer, and the best program of each alternative."""
+    from tlmd.measure.cores import plan_cores
+    from tlmd.measure.measurer import Measurer
+
+    layout = plan_cores(run=1)
+    groups = _groups(model, len(layout.run))
+    setting.pin(layout.build)
+    checkpoint = setting.load(options.checkpoint, options.untrained)
+    with (
+        tempfile.TemporaryDirectory(prefix="tlmd-bench-") as cache,
+        Measurer(layout, Path(cache)) as measurer,
+    ):
+        for group in groups:
+            yield measurer, [(task, _best(measurer, task, checkpoint, options)) for task in group]
+
+
+def _groups(model: str, cores: int) -> list[list[Task]]:
     """The tasks of a model that have alternatives, each with these; the direct one is in it."""
     from tlmd.space.target import resolve
     from tlmd.workloads.preparation import lower_sets, merged_tasks
@@ -107,7 +112,7 @@ def groups_of(model: str, cores: int) -> list[list[Task]]:
     return [group for group in groups.values() if len(group) > 1]
 
 
-def best_of(measurer: Any, task: Task, checkpoint: Any, options: Any) -> Record:
+def _best(measurer: Any, task: Task, checkpoint: Any, options: Any) -> Record:
     """The best of `trials` candidates, written by the product's own search."""
     records = searched(measurer, task, checkpoint, options.trials, options.seed)
     best = fastest(records)
@@ -116,18 +121,18 @@ def best_of(measurer: Any, task: Task, checkpoint: Any, options: Any) -> Record:
     return best
 
 
-def _compared(measurer: Any, group: Sequence[Task], best: Sequence[Record]) -> dict[str, float]:
+def _compared(measurer: Any, group: Sequence[tuple[Task, Record]]) -> dict[str, float]:
     """Seconds of the best program of each alternative, by its name."""
     from tlmd.space.space import TaskSpace
 
     finalists = [
         (task, MeasureInput(record.candidate.id, TaskSpace(task).trace_json(record.candidate)))
-        for task, record in zip(group, best, strict=True)
+        for task, record in group
     ]
     outcomes = measurer.compare(finalists)
     if not outcomes:
-        raise SystemExit(f"the alternatives of {group[0].name} could not be compared")
-    names = [task.alternative or "direct" for task in group]
+        raise SystemExit(f"the alternatives of {group[0][0].name} could not be compared")
+    names = [task.alternative or "direct" for task, _ in group]
     return {name: outcome.seconds for name, outcome in zip(names, outcomes, strict=True)}
 
 

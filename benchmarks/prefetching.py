@@ -11,12 +11,10 @@ from __future__ import annotations
 
 import statistics
 import sys
-import tempfile
-from pathlib import Path
 from typing import Any
 
 from benchmarks import report, setting
-from benchmarks.on_off import best_of, groups_of
+from benchmarks.on_off import best_programs
 from tlmd.types import Record, Task
 
 _MODELS = ("resnet18", "bert-base", "vit-s16")
@@ -52,21 +50,9 @@ def _measure(options: Any) -> report.Row:
 def _row(model: str, options: Any) -> report.Row:
     """The sums of a model, and how many of its groups are faster by more than 1 %."""
     from tlmd.measure.cores import plan_cores
-    from tlmd.measure.measurer import Measurer
 
-    layout = plan_cores(run=1)
-    groups = groups_of(model, len(layout.run))
-    setting.pin(layout.build)
-    checkpoint = setting.load(options.checkpoint, options.untrained)
-    with (
-        tempfile.TemporaryDirectory(prefix="tlmd-bench-") as cache,
-        Measurer(layout, Path(cache)) as measurer,
-    ):
-        best = [
-            [(task, best_of(measurer, task, checkpoint, options)) for task in group]
-            for group in groups
-        ]
-    setting.pin(layout.run)
+    best = [group for _, group in best_programs(model, options)]
+    setting.pin(plan_cores(run=1).run)
     found = [(group[0][0].weight, *_fastest(group)) for group in best]
     with_ms = 1e3 * sum(weight * fast for weight, fast, _ in found)
     without_ms = 1e3 * sum(weight * plain for weight, _, plain in found)

@@ -42,7 +42,7 @@ define linkonce_odr void @{_FUNCTION}(ptr %address) alwaysinline {{
   ret void
 }}
 """
-"""TVM's own prefetch may read the sums, LLVM thinks, and stores them in each turn of the loop."""
+"""TVM's own prefetch might read the sums, so LLVM would store these in each turn of the loop."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class _ProductLoops:
     def vectors(self) -> list[Any]:
         """The unrolled loops over vectors of the weights."""
         loops = (loop for loop in self.unrolled if loop.kind != tirx.ForKind.VECTORIZED)
-        return [loop for loop in loops if any(uses(index, loop.loop_var) for index in self.at)]
+        return [loop for loop in loops if _changes(self.at, loop)]
 
     def panel_bytes(self) -> int:
         """Bytes of the weights that a tile reads."""
@@ -82,13 +82,13 @@ def with_prefetches(module: IRModule) -> IRModule:
     """A module of scheduled programs, in which those of alternatives prefetch their weights."""
     made = module.clone()
     for variable, function in module.functions_items():
-        nest = _nest(function) if isinstance(function, tirx.PrimFunc) else None
+        nest = _product_loops(function) if isinstance(function, tirx.PrimFunc) else None
         if nest is not None:
             made.update_func(variable, function.with_body(_prefetching(function.body, nest)))
     return made
 
 
-def _nest(function: Any) -> _ProductLoops | None:
+def _product_loops(function: Any) -> _ProductLoops | None:
     """None where a program has no such products, or no panel of weights stays in the cache."""
     *around, products = _path(function.body) or [None]
     if products is None or not products.block.reads:
@@ -98,7 +98,7 @@ def _nest(function: Any) -> _ProductLoops | None:
     values = [(one.var, value) for one, value in bound]
     at = [substituted(side.min, values) for side in read.region]
     loops = [loop for loop in around if loop.kind in _LOOPS and _extent(loop) > 1]
-    changes = [any(uses(index, loop.loop_var) for index in at) for loop in loops]
+    changes = [_changes(at, loop) for loop in loops]
     grouped = itertools.groupby(zip(changes, loops, strict=True), key=operator.itemgetter(0))
     runs = [[loop for _, loop in run] for _, run in grouped]
     if len(runs) < 3 or not changes[-1]:
@@ -170,6 +170,11 @@ def _replaced(loop: Any, body: Any, annotations: Any) -> Any:
     """A loop with another body and other annotations."""
     head = loop.loop_var, loop.min, loop.extent, loop.kind, body
     return tirx.For(*head, loop.thread_binding, annotations, loop.step)
+
+
+def _changes(at: Sequence[Any], loop: Any) -> bool:
+    """Whether an index depends on the loop."""
+    return any(uses(index, loop.loop_var) for index in at)
 
 
 def _extent(loop: Any) -> int:
