@@ -77,6 +77,25 @@ def test_software_pipelining_needs_several_times_the_memory(spaces: dict[str, Ta
     assert [getattr(limit, "high", 0) for limit in limits] == [49152, 49152 // 3, 49152 // 4]
 
 
+def test_a_pipelined_loop_needs_two_turns(spaces: dict[str, TaskSpace]) -> None:
+    space, rng = spaces[DEPTHWISE.name], random.Random(0)
+    sums = [i for i, one in enumerate(space.sketches[1].open_decisions) if one.arity == 3]
+    outermost = tuple((i, 0) for i in sums)
+    limits = [[x for x in s.limits if isinstance(x, FactorLimit)][2:] for s in space.sketches]
+    assert [[(x.factors, x.low) for x in found] for found in limits] == [
+        [],
+        [(outermost, 2)],
+        [(outermost, 2)],
+    ]
+    for sketch in space.sketches[1:]:
+        for _ in range(8):
+            drawn = draw_uniform(rng, DEPTHWISE.id, [sketch], space.quick_locations)
+            whole = [(1, 1, 3) if i in sums else d for i, d in enumerate(drawn.decisions)]
+            decisions = repaired(rng, sketch, whole)
+            assert decisions is not None
+            space.finish(Candidate(DEPTHWISE.id, sketch.index, decisions))
+
+
 def test_a_cpu_has_no_limits() -> None:
     for task in tasks(resolve("native", 1)):
         assert not any(sketch.limits for sketch in TaskSpace(task).sketches)
@@ -150,4 +169,4 @@ def test_a_job_for_a_card_from_end_to_end(tmp_path: Path) -> None:
     assert found["state"] == "done" and found["devices"] == ["cuda"], found
     assert found["tasks"] >= 3 and found["statuses"]["ok"] >= found["tasks"], found
     assert set(found["statuses"]) <= {"ok", "invalid"}
-    assert found["statuses"].get("invalid", 0) <= found["statuses"]["ok"] / 2, found
+    assert found["statuses"].get("invalid", 0) <= found["statuses"]["ok"] / 4, found

@@ -1,4 +1,4 @@
-"""What a GPU allows of a sketch: threads, virtual threads and shared memory of a block.
+"""What a GPU allows of a sketch: threads, virtual threads, pipelines, shared memory of a block.
 
 TVM checks a program only after it was applied (`VerifyGPUCode`), and refuses nearly all that are
 drawn without these limits.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from typing import Any
 
 from tlmd.computation import (
@@ -44,10 +45,16 @@ def thread_limits(
         _VIRTUAL: (1, _MOST_VIRTUAL),
         _THREADS: (_WARP, int(spec.get("max_threads_per_block", _MOST_THREADS))),
     }
+    factors = _factors(instructions, open_decisions)
     limits: list[FactorLimit | MemoryLimit] = [
-        FactorLimit(factors, *most[axis])
-        for axis, factors in _bound(instructions, open_decisions)
-        if axis in most
+        FactorLimit(factors[inputs[0]], *most[str(attrs[0])])
+        for kind, inputs, attrs, _ in instructions
+        if kind == "Bind" and str(attrs[0]) in most and factors.get(inputs[0])
+    ]
+    limits += [
+        FactorLimit(factors[loop], 2, sys.maxsize)
+        for loop, _ in _pipelines(instructions)
+        if factors.get(loop)
     ]
     buffers = _shared_buffers(instructions, open_decisions, computation)
     if buffers:
@@ -58,31 +65,35 @@ def thread_limits(
 
 def _versions(instructions: list[Any]) -> int:
     """How many steps of the sum are in shared memory at the same time: software pipelining."""
-    stages = [
-        max(map(int, inputs[1]))
+    return 1 + max((max(stages) for _, stages in _pipelines(instructions)), default=0)
+
+
+def _pipelines(instructions: list[Any]) -> list[tuple[str, list[int]]]:
+    """Each loop with software pipelining, and the stages of its parts.
+
+    Such a loop needs two turns: TVM removes a loop of one, and then refuses the program.
+    """
+    return [
+        (inputs[0], list(map(int, inputs[1])))
         for kind, inputs, attrs, _ in instructions
         if kind == "Annotate" and str(attrs[0]).strip('"') == "software_pipeline_stage"
     ]
-    return 1 + max(stages, default=0)
 
 
-def _bound(
+def _factors(
     instructions: list[Any], open_decisions: tuple[OpenDecision, ...]
-) -> list[tuple[str, Factors]]:
-    """The thread axes to which loops of tiles are bound, and the factors of each."""
+) -> dict[str, Factors]:
+    """Of which factors of tiles the extent of each loop is the product."""
     at = {one.inst: i for i, one in enumerate(open_decisions) if one.kind in _TILES}
-    parts: dict[str, Factors] = {}  # a sampled number or a loop -> the factors it is made of
-    found = []
-    for position, (kind, inputs, attrs, outputs) in enumerate(instructions):
+    found: dict[str, Factors] = {}  # a sampled number or a loop -> the factors it is made of
+    for position, (kind, inputs, _, outputs) in enumerate(instructions):
         if position in at:
-            parts |= {name: ((at[position], i),) for i, name in enumerate(outputs)}
+            found |= {name: ((at[position], i),) for i, name in enumerate(outputs)}
         elif kind == "Split":
             pairs = zip(outputs, inputs[1:], strict=True)
-            parts |= {loop: parts[n] for loop, n in pairs if isinstance(n, str) and n in parts}
+            found |= {loop: found[n] for loop, n in pairs if isinstance(n, str) and n in found}
         elif kind == "Fuse":
-            parts[outputs[0]] = sum((parts.get(loop, ()) for loop in inputs), ())
-        elif kind == "Bind" and parts.get(inputs[0]):
-            found.append((str(attrs[0]), parts[inputs[0]]))
+            found[outputs[0]] = sum((found.get(loop, ()) for loop in inputs), ())
     return found
 
 
