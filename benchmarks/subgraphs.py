@@ -7,6 +7,10 @@ fine-tuning. The first program, and the best after 10, 16, 32 and 64 measurement
 interleaved rounds against the best programs that MetaSchedule has found, also after its
 post-optimization (`1000+`), where the longest search was followed by one.
 
+`seconds of 1000 / until it` is how many times sooner tlmd has a program as fast as that of the
+peer: the seconds of its search over ours until the end of that batch, with the references that
+candidates are verified by. Subgraphs where 64 measurements do not suffice have no such figure.
+
 What MetaSchedule finds is kept in `baselines/metaschedule.json` with the seconds that it took, and
 searched again only on another kind of CPU. Nothing is ever trained on it. The headline `ratio` is
 the time of MetaSchedule's program over that of tlmd's after 64 measurements, geometric mean.
@@ -77,13 +81,18 @@ def _measure(options: Any) -> report.Row:
         Measurer(layout, Path(cache)) as measurer,
     ):
         for task, kind in chosen:
-            begin = time.monotonic()
+            begin = time.time()
             records = searched(measurer, task, checkpoint, options.trials, options.seed)
+            row: report.Row = {"subgraph": task.name[:40], "kind": kind}
+            row |= {"seconds": time.time() - begin, "writer": _winner(records).writer.value}
             peers: dict[str, MeasureInput] = {}
             for trials in options.peer_trials:
                 peers |= baselines.found(task, trials)
-            row = {"subgraph": task.name[:40], "kind": kind, "seconds": time.monotonic() - begin}
-            rows.append(row | _ratios(measurer, task, records, peers))
+            ratios = _ratios(measurer, task, records, peers)
+            for trials in options.peer_trials:
+                ours = _seconds_until(ratios, str(trials), records, begin)
+                row[f"seconds of {trials} / until it"] = baselines.seconds(task, trials) / ours
+            rows.append(row | ratios)
             print(rows[-1], file=sys.stderr, flush=True)
     names = list(dict.fromkeys(name for row in rows for name in row if "/" in name))
     means: list[report.Row] = []
@@ -104,8 +113,8 @@ def _measure(options: Any) -> report.Row:
 def _ratios(
     measurer: Any, task: Task, records: Sequence[Record], peers: dict[str, MeasureInput]
 ) -> report.Row:
-    """Ratios of interleaved times; who wrote the winner."""
-    best = {k: min(records[:k], key=lambda r: r.outcome.seconds) for k in COUNTS}
+    """Ratios of interleaved times."""
+    best = {k: _winner(records[:k]) for k in COUNTS}
     right = {
         name: given
         for name, given in peers.items()
@@ -115,7 +124,7 @@ def _ratios(
         measurer, task, [r.candidate for r in best.values()], right.values()
     )
     seconds = {i: outcome.seconds for i, outcome in outcomes.items()}
-    row: report.Row = {"writer": str(best[COUNTS[-1]].writer.value)}
+    row: report.Row = {}
     for name, given in peers.items():
         for k in COUNTS:
             ours = min(seconds[best[j].candidate.id] for j in COUNTS if j <= k)
@@ -123,6 +132,20 @@ def _ratios(
                 seconds[given.candidate_id] / ours if name in right else float("nan")
             )
     return row
+
+
+def _winner(records: Sequence[Record]) -> Record:
+    return min(records, key=lambda record: record.outcome.seconds)
+
+
+def _seconds_until(
+    ratios: report.Row, peer_name: str, records: Sequence[Record], begin: float
+) -> float:
+    """From `begin` to the end of the batch with which tlmd is as fast as that peer; NaN: never."""
+    for k in COUNTS:
+        if float(str(ratios.get(f"@{k} / {peer_name}", "nan"))) >= 1:
+            return records[min(k, len(records)) - 1].created - begin
+    return float("nan")
 
 
 class Baselines:
@@ -173,6 +196,11 @@ class Baselines:
             return {str(trials): best}
         other = MeasureInput("optimized", optimized) if optimized else best
         return {str(trials): best, f"{trials}+": other}
+
+    def seconds(self, task: Task, trials: int) -> float:
+        """How long its search took; NaN where there was none."""
+        entry = self._entry(task, trials)
+        return float(str(entry["seconds"])) if entry else float("nan")
 
     def _entry(self, task: Task, trials: int) -> report.Row | None:
         wanted = (task.id, task.target.fingerprint, trials)
