@@ -33,10 +33,10 @@ def interval_over_seeds(values: Any, below: Any = None) -> list[float]:
     return _percentiles(found)
 
 
-def geometric_mean_and_interval(ratios: Sequence[float]) -> tuple[float, float, float]:
-    """Of positive ratios, one of each task: the mean, and the ends of its interval."""
-    logarithms = np.log(ratios)
-    low, high = np.exp(interval(logarithms.tolist()))
+def geometric_mean_and_interval(ratios: Any) -> tuple[float, float, float]:
+    """Of positive ratios ``[tasks]`` or ``[seeds, tasks]``: the mean, the ends of its interval."""
+    logarithms = np.atleast_2d(np.log(ratios))
+    low, high = np.exp(interval_over_seeds(logarithms))
     return float(np.exp(logarithms.mean())), round(float(low), 3), round(float(high), 3)
 
 

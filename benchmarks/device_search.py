@@ -6,9 +6,9 @@ the language model of the shipped checkpoint and with those of `--others`, under
 `--settings` (fields of `GenerateConfig`, such as "drawn=0 refined=0.3"). All are compared with
 a search that starts from candidates that were drawn at random (`random`). The cost model is that of
 the shipped checkpoint. The best of the first 1, 4, 10, 16 and 32 measurements of all are timed in
-interleaved rounds. Intervals are by bootstrap over tasks. `DIR` keeps what is done, so that the
-same command goes on after an interruption. The headline `ratio` is the speed of the first's best
-over that of `random`.
+interleaved rounds. Intervals are by bootstrap over tasks and `--seeds`. `DIR` keeps what is done,
+so that the same command goes on after an interruption. The headline `ratio` is the speed of the
+first's best over that of `random`.
 """
 
 from __future__ import annotations
@@ -31,6 +31,9 @@ from tlmd.types import Task
 _RANDOM, _SHIPPED = "random", "shipped"
 _COUNTS = (1, 4, 10, 16, 32)
 _Compared = dict[str, dict[int, float]]
+"""Seconds of the best of so many measurements of each arm."""
+_BySeed = list[list[_Compared]]
+"""For each seed those of all tasks."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +51,7 @@ def main() -> int:
     parser.add_argument("--settings", nargs="*", default=[""], help="of the search")
     parser.add_argument("--trials", type=int, default=16, help="per task (default 16)")
     parser.add_argument("--bank", type=Path, default=BANK)
+    parser.add_argument("--seeds", type=int, default=1, help="so many, --seed first (default 1)")
     parser.add_argument("--first", type=int, default=0, help="number of the first task")
     parser.add_argument("--every", type=int, default=1, help="one of so many tasks")
     options = parser.parse_args()
@@ -68,18 +72,22 @@ def _measure(options: Any) -> report.Row:
     chosen = list(zip(tasks, kinds_of(known), strict=True))[options.first :: options.every]
     arms = _arms(options)
     with on_one_core(options.state) as measurer:
-        compared = [_compared(measurer, task, arms, options) for task, _ in chosen]
+        compared = [
+            [_compared(measurer, task, arms, options, seed) for task, _ in chosen]
+            for seed in range(options.seed, options.seed + options.seeds)
+        ]
     first = list(arms)[1]
     mean, low, high = _gain(first, compared, _counts(options)[-1])
     return {
         "benchmark": "device search",
         "machine": here,
         "fingerprint": target.fingerprint,
-        "seed": options.seed,
+        "seeds": options.seeds,
         "arms": [_row(name, compared, options) for name in arms if name != _RANDOM],
         "tasks": [
             {"task": task.name, "kind": kind, "seconds": seconds}
-            for (task, kind), seconds in zip(chosen, compared, strict=True)
+            for row in compared
+            for (task, kind), seconds in zip(chosen, row, strict=True)
         ],
         "ratio": mean,
         "interval": [low, high],
@@ -106,16 +114,16 @@ def _counts(options: Any) -> list[int]:
 
 
 def _compared(
-    measurer: Any, task: Task, arms: Mapping[str, SearchStart], options: Any
+    measurer: Any, task: Task, arms: Mapping[str, SearchStart], options: Any, seed: int
 ) -> _Compared:
-    """Seconds of the best of so many measurements of each arm; from `--state` if it has them."""
-    kept = options.state / f"{task.id}-{options.seed}.json"
+    """One search of each arm; from `--state` if it has them."""
+    kept = options.state / f"{task.id}-{seed}.json"
     if kept.exists():
         read = json.loads(kept.read_text())
         if set(read) == set(arms):
             return {name: {int(k): s for k, s in row.items()} for name, row in read.items()}
     runs = {
-        name: searched(measurer, task, arm.checkpoint, options.trials, options.seed, arm.config)
+        name: searched(measurer, task, arm.checkpoint, options.trials, seed, arm.config)
         for name, arm in arms.items()
     }
     seconds = race(measurer, task, runs, _counts(options))
@@ -124,11 +132,12 @@ def _compared(
     return seconds
 
 
-def _gain(name: str, compared: list[_Compared], k: int) -> tuple[float, float, float]:
-    return geometric_mean_and_interval([row[_RANDOM][k] / row[name][k] for row in compared])
+def _gain(name: str, compared: _BySeed, k: int) -> tuple[float, float, float]:
+    ratios = [[of[_RANDOM][k] / of[name][k] for of in tasks] for tasks in compared]
+    return geometric_mean_and_interval(ratios)
 
 
-def _row(name: str, compared: list[_Compared], options: Any) -> report.Row:
+def _row(name: str, compared: _BySeed, options: Any) -> report.Row:
     row: report.Row = {"search": name}
     for k in _counts(options):
         mean, low, high = _gain(name, compared, k)

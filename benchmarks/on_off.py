@@ -3,9 +3,10 @@
 `python -m benchmarks.on_off [MODEL ...] [--trials 16] [--json FILE] [--resume]` measures for every
 alternative of every task as many candidates (the direct program included), then times the best of
 each in interleaved rounds. A model's time is the sum of weight x best over its tasks, with all
-alternatives and without those of one kind. Tasks without alternatives are left out: they take the
-same time in all columns. The headline `ratio` is the sum of direct programs over the sum with all
-alternatives, geometric mean.
+alternatives and without those of one kind; ``tried first`` has only the alternative that is tried
+first, which does the least work (`tlmd/workloads/alternatives.py`). Tasks without alternatives are
+left out: they take the same time in all columns. The headline `ratio` is the sum of direct programs
+over the sum with all alternatives, geometric mean.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ def _row(model: str, options: Any) -> report.Row:
     """The model's sums in milliseconds, and what each kind gains."""
     found: list[tuple[Task, dict[str, float]]] = []
     for measurer, group in best_programs(model, options):
-        found.append((group[-1][0], _compared(measurer, group)))
+        found.append((group[0][0], _compared(measurer, group)))
         print(group[0][0].name, found[-1][1], file=sys.stderr, flush=True)
     row: report.Row = {"model": model, "groups": len(found), "all": _sum_ms(found, ())}
     for kind in _KINDS:
@@ -77,6 +78,11 @@ def _row(model: str, options: Any) -> report.Row:
             row[f"gain of {kind}"] = row[f"without {kind}"] / row["all"]
     row["direct"] = _sum_ms(found, _KINDS)
     row["gain of all"] = row["direct"] / row["all"]
+    first = [(task, dict(list(times.items())[:1])) for task, times in found]
+    row["tried first"] = _sum_ms(first, ())
+    row["tried first and fastest"] = sum(
+        min(times.values()) == next(iter(times.values())) for _, times in found
+    )
     row["chosen"] = {
         name: sum(min(t, key=t.__getitem__) == name for _, t in found)
         for name in sorted({name for _, times in found for name in times})
