@@ -146,7 +146,7 @@ def transform(alternative: str, weights: NDArray[Any], shape: tuple[int, ...]) -
 
     Winograd: ``[3, 3, inputs, outputs]`` become ``[m + 2, m + 2, inputs, outputs]``, computed in
     float64; of a 3-D convolution ``[planes, 3, 3, inputs, outputs]`` become ``[m + 2, m + 2,
-    planes * inputs, outputs]``.
+    planes * inputs, outputs]``, of a grouped one ``[m + 2, m + 2, blocks, channels, columns]``.
 
     Packed: ``[..., N]`` become ``[panels, K, columns]`` with zeros after column `N`, after the
     last channel, and between the groups of a block (`groups`); in bfloat16 ``[panels, K / 2,
@@ -171,8 +171,13 @@ def transform(alternative: str, weights: NDArray[Any], shape: tuple[int, ...]) -
         together = np.ascontiguousarray(numbers.transpose(0, 1, 3, 2))
         return together.view(np.uint32).reshape(shape)
     g = FILTERINGS[alternative].weights
-    planes = weights.reshape(-1, *weights.shape[-4:]).astype(np.float64)
-    found = np.einsum("ai,bj,kijco->abkco", g, g, planes, optimize=True)
+    if len(shape) == 5:  # grouped
+        blocks, channels, columns = shape[2:]
+        matrix = _packed(weights, blocks, 9 * channels, columns)
+        planes = matrix.reshape(blocks, 3, 3, channels, columns)
+    else:
+        planes = weights.reshape(-1, *weights.shape[-4:])
+    found = np.einsum("ai,bj,kijco->abkco", g, g, planes.astype(np.float64), optimize=True)
     return np.ascontiguousarray(found.reshape(shape).astype(weights.dtype))
 
 

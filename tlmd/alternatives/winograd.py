@@ -6,6 +6,7 @@ products summed over the channels (`PRODUCTS`), rows of the output tiles (`SUMS`
 
 A 3-D convolution is a sum of 2-D ones over its planes: the products are summed over the planes and
 the channels, so one transformation of the tiles of a plane serves all planes of the output.
+Products of a grouped convolution are summed over the channels of a block of groups (`groups`).
 """
 
 from __future__ import annotations
@@ -17,14 +18,11 @@ from typing import Any
 
 from tvm import te, tirx
 
-from tlmd.alternatives import contraction
+from tlmd.alternatives import contraction, groups
 from tlmd.alternatives.combinations import row_of
 from tlmd.alternatives.contraction import DTYPE, Contraction, axis, long, same, shape_of
-from tlmd.alternatives.implementation import (
-    PER_ELEMENT,
-    PER_WEIGHT,
-    Implementation,
-)
+from tlmd.alternatives.groups import Blocks
+from tlmd.alternatives.implementation import PER_ELEMENT, PER_WEIGHT, Implementation
 from tlmd.alternatives.transforms import FILTERINGS, Filtering
 
 PAD, ROWS, TILES, PRODUCTS, SUMS, OUTPUTS, PLACED = (
@@ -70,37 +68,36 @@ def winograd(direct: Implementation, lanes: int) -> list[Implementation]:
     """Winograd's programs; none where `direct` is no such convolution.
 
     Their weights are an argument ``[m + 2, m + 2, CI, CO]`` at the same position, of a 3-D
-    convolution ``[m + 2, m + 2, planes * CI, CO]``.
+    convolution ``[m + 2, m + 2, planes * CI, CO]``, of a grouped one ``[m + 2, m + 2, blocks,
+    channels, columns]``.
     `lanes`: elements of a vector of the target; the channels must be a multiple of it.
     """
     found = contraction.find(direct.module["main"])
     if found is None or not _is_convolution(found):
         return []
+    blocks = _blocks(found, lanes)
     *planes, height, width, outputs = shape_of(found.output)
     *taps, _, _, inputs, _ = shape_of(found.weights.source)
-    if inputs % lanes or outputs % lanes:
+    channels = shape_of(found.data.source)[-1]
+    if blocks is None or channels % lanes or outputs % lanes:
         return []
     listed = []
     for name, filtering in FILTERINGS.items():
         tiles = math.prod(planes) * -(-height // filtering.outputs) * -(-width // filtering.outputs)
         positions = filtering.inputs**2
+        # Zeros between groups are not counted, as in the packed and the direct program.
         products = positions * math.prod(taps) * inputs * outputs
         flops = 2.0 * tiles * products
-        elements = tiles * positions * (inputs + outputs)
+        elements = tiles * positions * (channels + outputs)
         work = flops + PER_WEIGHT * products + PER_ELEMENT * elements
-        module = _filtered(direct.module, found, filtering)
+        stages = _stages(found, blocks, filtering)
+        module = contraction.replaced(direct.module, found, stages)
         listed.append(Implementation(name, module, flops, work))
     return listed
 
 
-def _filtered(module: Any, found: Contraction, filtering: Filtering) -> Any:
-    taps = math.prod(shape_of(found.weights.source)[:-4])
-    stages = _stages(shape_of(found.data.source), shape_of(found.output), taps, filtering)
-    return contraction.replaced(module, found, stages)
-
-
 def _is_convolution(found: Contraction) -> bool:
-    """Whether it is ``out[n, y, x, o] += data[n, y + i, x + j, c] * weights[i, j, c, o]``.
+    """Whether it is ``out[n, y, x, o] += data[n, y + i, x + j, ...] * weights[i, j, c, o]``.
 
     Or that of a 3-D convolution, with ``z`` in the output, ``z + k`` in the data, ``k`` in the
     weights.
@@ -111,27 +108,40 @@ def _is_convolution(found: Contraction) -> bool:
     n, *z, y, x, o = spatial
     *k, i, j, c = reduction
     along = [plane + tap for plane, tap in zip(z, k, strict=True)]
-    matches = same(found.data.indices, (n, *along, y + i, x + j, c))
+    matches = same(found.data.indices[:-1], (n, *along, y + i, x + j))
     matches = matches and same(found.weights.indices, (*k, i, j, c, o))
-    *taps, rows, columns, inputs, _ = shape_of(found.weights.source)
+    *taps, rows, columns, _, _ = shape_of(found.weights.source)
     images, *planes, height, width, _ = shape_of(found.output)
     inner = [plane + tap - 1 for plane, tap in zip(planes, taps, strict=True)]
-    fits = shape_of(found.data.source) == [images, *inner, height + 2, width + 2, inputs]
+    fits = shape_of(found.data.source)[:-1] == [images, *inner, height + 2, width + 2]
     return matches and fits and (rows, columns) == (3, 3)
 
 
-def _stages(data: Sequence[int], output: Sequence[int], taps: int, filtering: Filtering) -> Any:
-    """The function ``(data, weights, output)`` of the convolution in stages.
+def _blocks(found: Contraction, lanes: int) -> Blocks | None:
+    """The blocks of output channels; None for groups of which no vectors can be made."""
+    o, c = found.spatial[-1], found.reduction[-1]
+    if same(found.data.indices[-1:], [c]):
+        return Blocks(1, shape_of(found.output)[-1], shape_of(found.data.source)[-1], 1)
+    is_planar = len(found.reduction) == 3
+    return groups.find(found, o, c, lanes) if is_planar else None
 
-    `taps`: planes of the data that a plane of the output sums.
-    """
+
+def _stages(found: Contraction, blocks: Blocks, filtering: Filtering) -> Any:
+    """The function ``(data, weights, output)`` of the convolution in stages."""
     m, a = filtering.outputs, filtering.inputs
+    data, output = shape_of(found.data.source), shape_of(found.output)
+    taps = math.prod(shape_of(found.weights.source)[:-4])  # planes that an output sums
     *images, height, width, channels = output
     inputs = data[-1]
     rows, columns = -(-height // m), -(-width // m)
     planes = _Planes(images[0], math.prod(data[1:-3]), math.prod(images[1:]))
     source = te.placeholder(long(data), DTYPE, name="data")
-    weights = te.placeholder(long((a, a, taps * inputs, channels)), DTYPE, name="weights")
+    matrix = (
+        (blocks.count, blocks.channels, blocks.columns)
+        if blocks.is_grouped
+        else (taps * inputs, channels)
+    )
+    weights = te.placeholder(long((a, a, *matrix)), DTYPE, name="weights")
     padded = _padded(source, (*data[:-3], rows * m + 2, columns * m + 2, inputs))
     transformed = long((a, a, images[0] * planes.inputs, rows, columns, inputs))
     tiles = (math.prod(images), rows, columns)
@@ -146,9 +156,13 @@ def _stages(data: Sequence[int], output: Sequence[int], taps: int, filtering: Fi
         lambda i, j, n, h, w, c: row_of(filtering.data, j, lambda k: half[i, k, n, h, w, c]),
         name=TILES,
     )
-    summed = axis(taps * inputs, "c")
+    summed = axis(matrix[-2], "c")
 
     def product(i: Any, j: Any, n: Any, h: Any, w: Any, o: Any) -> Any:
+        if blocks.is_grouped:
+            block, column = o // blocks.columns, o % blocks.columns
+            tile = whole[i, j, n, h, w, block * blocks.channels + summed]
+            return te.sum(tile * weights[i, j, block, summed, column], axis=summed)
         tap, channel = (0, summed) if taps == 1 else (summed // inputs, summed % inputs)
         tile = whole[i, j, planes.of_data(n, tap), h, w, channel]
         return te.sum(tile * weights[i, j, summed, o], axis=summed)
