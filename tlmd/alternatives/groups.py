@@ -36,6 +36,11 @@ class Blocks:
         return self.count * self.groups > 1
 
 
+def whole(found: Contraction) -> Blocks:
+    """One block: each column reads all of the data's last dimension."""
+    return Blocks(1, shape_of(found.output)[-1], shape_of(found.weights.source)[-2], 1)
+
+
 def find(found: Contraction, column: Any, innermost: Any, lanes: int) -> Blocks | None:
     """The blocks of a grouped convolution; None for anything else, and for groups that do not fit.
 

@@ -83,7 +83,7 @@ def _blocks(found: Contraction, lanes: int) -> Blocks | None:
     column = found.spatial[-1]
     uses = [contraction.uses(index, column) for index in found.data.indices]
     if not any(uses):  # each column needs all of the data
-        return Blocks(1, shape_of(found.output)[-1], shape_of(found.weights.source)[-2], 1)
+        return groups.whole(found)
     blocks = None if any(uses[:-1]) else groups.find(found, column, found.reduction[-1], lanes)
     return blocks if blocks and blocks.columns % _panel(blocks, lanes) == 0 else None
 

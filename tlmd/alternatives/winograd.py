@@ -118,10 +118,11 @@ def _is_convolution(found: Contraction) -> bool:
 
 
 def _blocks(found: Contraction, lanes: int) -> Blocks | None:
-    """The blocks of output channels; None for groups of which no vectors can be made."""
+    """The blocks of output channels; None where the channels are read in another way."""
     o, c = found.spatial[-1], found.reduction[-1]
     if same(found.data.indices[-1:], [c]):
-        return Blocks(1, shape_of(found.output)[-1], shape_of(found.data.source)[-1], 1)
+        blocks = groups.whole(found)
+        return blocks if blocks.channels == shape_of(found.data.source)[-1] else None
     is_planar = len(found.reduction) == 3
     return groups.find(found, o, c, lanes) if is_planar else None
 
