@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import lzma
 import sqlite3
 from collections.abc import Callable
 from dataclasses import replace
@@ -143,21 +144,25 @@ def _packed(plain: Any) -> bytes:
     return packed
 
 
-@pytest.mark.parametrize("suffix", ["", ".gz"])
+@pytest.mark.parametrize(
+    ("suffix", "compression"), [("", None), (".gz", gzip), (".xz", lzma)], ids=["plain", "gz", "xz"]
+)
 @few(60)
 @given(st.data())
-def test_a_damaged_data_set(folder: Path, suffix: str, data: st.DataObject) -> None:
+def test_a_damaged_data_set(
+    folder: Path, suffix: str, compression: Any, data: st.DataObject
+) -> None:
     path = folder / "made" / f"set.msgpack{suffix}"
     path.parent.mkdir(exist_ok=True)
     write_dataset(path, [task("t")], [record(0), record(1, None)])
-    raw = gzip.decompress(path.read_bytes()) if suffix else path.read_bytes()
+    raw = compression.decompress(path.read_bytes()) if suffix else path.read_bytes()
     kind = data.draw(st.sampled_from(["bytes", "values", "inner"]))
     if kind == "bytes":
         path.write_bytes(data.draw(damaged(path.read_bytes())))
     else:
         changes = damaged(raw) if kind == "inner" else changed(msgpack.unpackb(raw)).map(_packed)
         new = data.draw(changes)
-        path.write_bytes(gzip.compress(new, 1) if suffix else new)
+        path.write_bytes(compression.compress(new) if suffix else new)
     one_line(lambda: read_dataset(path))
     with RecordStore(folder / "imported") as store:
         one_line(lambda: store.import_dataset(path))

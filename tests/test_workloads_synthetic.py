@@ -14,6 +14,12 @@ def _portion(excluded: set[str], seed: int = 3) -> list[Task]:
     return next(synthetic.synthetic_tasks(resolve("native", 1), excluded, 1, seed))
 
 
+@pytest.mark.parametrize("shares", [synthetic.USUAL, synthetic.SELDOM], ids=["usual", "seldom"])
+def test_the_shares_of_the_kinds_are_complete(shares: tuple[float, ...]) -> None:
+    assert sum(shares) == pytest.approx(1)
+    assert min(shares) > 0
+
+
 @pytest.mark.slow
 def test_tasks_are_of_all_kinds_reproducible_distinct_and_never_excluded_ones() -> None:
     tasks = _portion(set())

@@ -81,7 +81,8 @@ def add(commands: Any, common: Common, job: Common) -> None:
     train.add_argument(
         "--corpus",
         default="paper",
-        help="'paper' (networks), 'synthetic' (single operators) or a file of tasks",
+        help="'paper' (networks), 'synthetic' (single operators), 'seldom' (other operators, most "
+        "of kinds that networks have seldom) or a file of tasks",
     )
     train.add_argument("--until-converged", action="store_true", help="end when gains are small")
     train.add_argument("--trials", type=int, default=0, help="measurements per task, at most")

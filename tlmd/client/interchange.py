@@ -25,7 +25,8 @@ from tlmd.types import (
 )
 from tlmd.workloads import identity, lowering
 
-DATASET = (".msgpack", ".msgpack.gz")  # any other path is a directory with a MetaSchedule database
+DATASET = (".msgpack", ".msgpack.gz", ".msgpack.xz")
+"""Any other path is a directory with a MetaSchedule database."""
 IMPORTED = -1  # version and batch of imported records
 _SAME = ("kind", "mcpu", "mtriple", "arch", "num-cores")
 

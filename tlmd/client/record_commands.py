@@ -23,7 +23,7 @@ def add(commands: Any, common: Common) -> None:
 def _add_records(commands: Any, common: Common) -> None:
     records = commands.add_parser("records", help="list, check, import and export measured records")
     actions = records.add_subparsers(metavar="ACTION", required=True, dest="action")
-    kind = "a directory with a MetaSchedule database, or a data set file .msgpack[.gz]"
+    kind = "a directory with a MetaSchedule database, or a data set file .msgpack[.gz|.xz]"
     for name, text in (
         ("import", "add records to the store"),
         ("export", "write records of the store to PATH"),

@@ -117,8 +117,11 @@ def _portions(name: str, target: TargetInfo) -> Iterator[list[Task]]:
     if name == "paper":
         yield from ([task] for task in training_tasks(target))
         return
-    from tlmd.workloads.synthetic import synthetic_tasks
+    from tlmd.workloads.synthetic import SELDOM, synthetic_tasks
 
+    if name == "seldom":
+        yield from synthetic_tasks(target, held_out_ids(target), seed=1, shares=SELDOM)
+        return
     yield from synthetic_tasks(target, held_out_ids(target))
 
 

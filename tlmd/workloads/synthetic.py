@@ -7,7 +7,7 @@ and kinds that networks have seldom (grouped, transposed, depthwise, pooling, no
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import NamedTuple
 
 import torch
@@ -187,34 +187,51 @@ def _reduction(rng: random.Random) -> Operator:
     return Operator(_Reduce(rng.choice(("mean", "sum")), dims, rng.random() < 0.5), (shape,))
 
 
-_KINDS: dict[str, tuple[float, Callable[[random.Random], Operator]]] = {
-    "gemm": (0.15, _gemm),
-    "batched gemm": (0.11, _batched_gemm),
-    "convolution": (0.14, lambda rng: _convolution(rng, (3, 3, 3, 5, 7))),
-    "convolution 1x1": (0.10, lambda rng: _convolution(rng, (1,))),
-    "depthwise": (0.13, _depthwise),
-    "grouped": (0.09, _grouped),
-    "transposed": (0.06, _transposed),
-    "convolution 3d": (0.03, _convolution_3d),
-    "pooling": (0.07, _pooling),
-    "softmax": (0.05, _softmax),
-    "norm": (0.05, _norm),
-    "reduction": (0.02, _reduction),
-}  # fmt: skip
+class _Kind(NamedTuple):
+    """A kind of operator, and its shares of the two corpora."""
+
+    make: Callable[[random.Random], Operator]
+    usual: float
+    seldom: float
+
+
+_KINDS = (
+    _Kind(_gemm, 0.15, 0.08),
+    _Kind(_batched_gemm, 0.11, 0.06),
+    _Kind(lambda rng: _convolution(rng, (3, 3, 3, 5, 7)), 0.14, 0.07),
+    _Kind(lambda rng: _convolution(rng, (1,)), 0.10, 0.04),
+    _Kind(_depthwise, 0.13, 0.14),
+    _Kind(_grouped, 0.09, 0.14),
+    _Kind(_transposed, 0.06, 0.11),
+    _Kind(_convolution_3d, 0.03, 0.04),
+    _Kind(_pooling, 0.07, 0.06),
+    _Kind(_softmax, 0.05, 0.11),
+    _Kind(_norm, 0.05, 0.12),
+    _Kind(_reduction, 0.02, 0.03),
+)
+USUAL = tuple(kind.usual for kind in _KINDS)
+SELDOM = tuple(kind.seldom for kind in _KINDS)
+"""More of the kinds of which the cost model orders the programs least well."""
 
 
 def synthetic_tasks(
-    target_info: TargetInfo, excluded: Collection[str], count: int = 2000, seed: int = 0
+    target_info: TargetInfo,
+    excluded: Collection[str],
+    count: int = 2000,
+    seed: int = 0,
+    shares: Sequence[float] = USUAL,
 ) -> Iterator[list[Task]]:
     """Yield `count` tasks or a few more in portions, each task once, in a random order.
 
-    The ids in `excluded` are left out. Tasks that only move data are left out too.
+    The ids in `excluded` are left out. Tasks that only move data are left out too. `shares` are
+    those of the kinds of operators: `USUAL` or `SELDOM`.
     """
     seen = set(excluded)
     rng = random.Random(seed)
     while count > 0:
         found = {
-            task.id: task for task in _tasks([_draw(rng) for _ in range(_PER_MODULE)], target_info)
+            task.id: task
+            for task in _tasks([_draw(rng, shares) for _ in range(_PER_MODULE)], target_info)
         }
         new = [task for key, task in found.items() if key not in seen]
         seen |= set(found)
@@ -223,14 +240,12 @@ def synthetic_tasks(
         yield new
 
 
-def _draw(rng: random.Random) -> Operator:
+def _draw(rng: random.Random, shares: Sequence[float]) -> Operator:
     """An operator that is not too large, without memory for its weights; kinds by their shares."""
-    shares = [share for share, _ in _KINDS.values()]
-    makers = [maker for _, maker in _KINDS.values()]
     while True:
         try:
             with torch.device("meta"):
-                operator = rng.choices(makers, shares)[0](rng)
+                operator = rng.choices(_KINDS, shares)[0].make(rng)
                 if _fits(operator):
                     return operator
         except (ValueError, RuntimeError):
