@@ -64,6 +64,7 @@ class Network(nn.Module):
         self.tall = nn.Conv2d(LANES, LANES, 3, padding=1)
         self.solid = nn.Conv3d(LANES, LANES, 3, padding=(0, 1, 1))
         self.strided = nn.Conv2d(LANES, LANES, 3, 2, 1)
+        self.depthwise = nn.Conv2d(LANES, LANES, 3, 1, 1, groups=LANES)  # zeros: no alternative
         self.grouped = nn.Conv2d(LANES, LANES, 3, 1, 1, groups=2)
         self.broad = nn.Conv2d(LANES, 4 * LANES, 3, 1, 1, groups=2)
         self.uneven = nn.Conv2d(4 * LANES, 3 * LANES, 1, groups=LANES)
@@ -76,7 +77,7 @@ class Network(nn.Module):
         x = torch.relu(x + self.residual(x))
         x = self.tall(nn.functional.max_pool2d(self.unpadded(x), (1, 2)))
         x = self.solid(torch.stack((x, -x, 2 * x, x), 2)).sum(2)
-        x = self.uneven(self.broad(self.grouped(self.strided(x))))
+        x = self.uneven(self.broad(self.grouped(self.depthwise(self.strided(x)))))
         return torch.as_tensor(self.narrow(torch.relu(self.wide(x))))
 
 
