@@ -136,3 +136,19 @@ def test_one_pixel_is_a_matrix_product(kernel: int) -> None:
     assert "relax.matmul" in made and not any("conv" in name for name in made)
     as_it_was = lowering.lower(source.module, tvm_target(resolve("native", 1)), restructure=False)
     assert any("conv2d_transpose" in str(var) for var in as_it_was.functions)
+
+
+@pytest.mark.parametrize(("after", "apart"), [(nn.ReLU(), False), (nn.SiLU(), True)])
+def test_a_polynomial_does_not_copy_the_sum_of_patches(after: nn.Module, apart: bool) -> None:
+    """Fused, the sum of nine terms would stand in the program some twenty times."""
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.ConvTranspose2d(6, 4, 5, 2, 1), after).eval()
+    image = torch.randn(1, 6, 5, 7)
+    target = tvm_target(resolve("native", 1))
+    lowered = lowering.lower(from_module("network", network, (image,)).module, target)
+    names = {str(var.name_hint) for var in lowered.functions}
+    assert ("add_patches" in names) is apart
+    executable = lowering.compile_model(lowered, target).executable
+    got = relax.VirtualMachine(executable, tvm.cpu())["main"](tvm.runtime.tensor(image.numpy()))
+    got = got[0] if not hasattr(got, "numpy") else got
+    np.testing.assert_allclose(got.numpy(), network(image).detach().numpy(), rtol=1e-3, atol=1e-4)

@@ -21,7 +21,7 @@ from tvm.s_tir.analysis import estimate_tir_flops
 from tlmd.alternatives.prefetch import with_prefetches
 from tlmd.space import gpu_default
 from tlmd.types import TargetInfo, Task
-from tlmd.workloads import reshapes, rewrites
+from tlmd.workloads import fusion, reshapes, rewrites
 from tlmd.workloads.attention import ORIGIN, FuseAttention
 from tlmd.workloads.convolution_1d import SingleRows
 from tlmd.workloads.identity import task_id
@@ -131,7 +131,7 @@ def _loop_passes() -> list[Any]:
         transform.LegalizeOps(own_loops()),
         transform.AnnotateTIROpPattern(),
         transform.FoldConstant(),
-        transform.FuseOps(),
+        fusion.fuse(),
         transform.FuseTIR(),
         # Here and not in the final build, so that a reshape is a view and not a task.
         transform.RewriteDataflowReshape(),

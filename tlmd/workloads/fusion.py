@@ -1,0 +1,117 @@
+"""Fusion of operators, except where TVM would copy a costly expression many times.
+
+TVM writes an element-wise operator into each place that reads its result. What an image gets from a
+transposed convolution is a sum of terms with conditions; a polynomial (tanh, sigmoid) reads its
+argument some twenty times. Together that is an expression with hundreds of conditions, on which
+TVM's simplifier spends minutes. Then the sum stays a function of its own.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+import tvm
+from tvm import relax
+from tvm.ir import IRModule
+from tvm.relax import transform
+from tvm.s_tir import SBlockRealize
+from tvm_ffi import structural_walk
+
+_MOST_CONDITIONS = 100  # of one element; 88 take TVM 0.1 s, 198 take 9 s
+_OPAQUE = 8  # TVM's pattern of an operator that is never fused
+
+
+@dataclass
+class _Copies:
+    """What one element of a result copies, when everything element-wise is written into it."""
+
+    conditions: int = 0
+    reads: Counter[Any] = field(default_factory=Counter)
+    """How often each argument of the function is read."""
+
+    def add(self, other: _Copies, times: int) -> None:
+        self.conditions += times * other.conditions
+        for name, count in other.reads.items():
+            self.reads[name] += times * count
+
+
+def fuse() -> Any:
+    """A module pass like `FuseOps`."""
+    return tvm.transform.module_pass(_fuse, opt_level=0, name="TlmdFuse")
+
+
+def _fuse(module: IRModule, _context: Any) -> IRModule:
+    fused = transform.FuseOps()(module)
+    apart: set[str] = set()
+    for func in fused.functions.values():
+        if isinstance(func, relax.Function) and func.attrs and "Primitive" in func.attrs:
+            apart |= _copied(fused, func)
+    if not apart:
+        return fused
+    functions = {
+        var: func.with_attr("op_pattern", _OPAQUE) if str(var.name_hint) in apart else func
+        for var, func in module.functions.items()
+    }
+    return transform.FuseOps()(IRModule(functions, attrs=module.attrs))
+
+
+def _copied(module: IRModule, group: Any) -> set[str]:
+    """Names of the functions with the most conditions, if too many are copied in this group."""
+    functions = {str(var.name_hint): func for var, func in module.functions.items()}
+    of_result: dict[Any, int] = {}
+    own: Counter[str] = Counter()
+    for block in group.body.blocks:
+        for binding in block.bindings:
+            call = binding.value
+            if not isinstance(call, relax.Call) or not isinstance(call.op, tvm.ir.Op):
+                continue
+            if str(call.op.name) != "relax.call_tir":
+                continue
+            name = str(call.args[0].name_hint)
+            copies = _copies(functions[name])
+            arguments = list(call.args[1])
+            own[name] = copies.conditions
+            of_result[binding.var] = copies.conditions + sum(
+                count * of_result.get(arguments[index], 0)
+                for index, count in copies.reads.items()
+                if index < len(arguments)
+            )
+    if max(of_result.values(), default=0) <= _MOST_CONDITIONS:
+        return set()
+    most = max(own.values())
+    return {name for name, conditions in own.items() if conditions == most}
+
+
+def _copies(function: Any) -> _Copies:
+    """What one element of the result of a function copies; `reads` by parameter."""
+    made: dict[Any, _Copies] = {}
+    for index, parameter in enumerate(function.params):
+        made[parameter] = _Copies(reads=Counter([index]))
+    found = _Copies()
+
+    def visit(realize: Any) -> None:
+        nonlocal found
+        block = realize.block
+        if block.name_hint == "root":
+            return
+        found = _Copies()
+        if block.init is None:  # a sum is computed once
+            _add_body(block.body, made, found)
+        for write in block.writes:
+            made[write.source] = found
+
+    structural_walk(function.body, (SBlockRealize, visit))
+    return found
+
+
+def _add_body(body: Any, made: dict[Any, _Copies], found: _Copies) -> None:
+    def visit_read(read: Any) -> None:
+        found.add(made.get(read.source, _Copies()), 1)
+
+    def visit_call(call: Any) -> None:
+        if str(call.op.name).endswith("if_then_else"):
+            found.conditions += 1
+
+    structural_walk(body, [(tvm.ir.expr.TensorLoad, visit_read), (tvm.ir.Call, visit_call)])
