@@ -22,7 +22,7 @@ from benchmarks.bank_tasks import BANK
 from benchmarks.bootstrap import interval
 
 _DATA = Path("benchmarks/data")
-_CAMPAIGNS = (_DATA / "campaign.msgpack.gz", _DATA / "synthetic.msgpack.gz")
+_CAMPAIGNS = (_DATA / "campaign.msgpack.gz", _DATA / "synthetic.msgpack.xz")
 _PARTS = (1 / 8, 1 / 4, 1 / 2, 1)
 _FEWEST = 4  # records of a task; fewer show no order
 _COLUMNS = {

@@ -29,7 +29,7 @@ from tlmd.config import TrainConfig
 from tlmd.model.checkpoint import Checkpoint
 from tlmd.types import Record, Task
 
-_RECORDS = Path("benchmarks/data/synthetic.msgpack.gz")
+_RECORDS = Path("benchmarks/data/synthetic.msgpack.xz")
 _SHIPPED = "shipped"
 _STARTS = ("base", "latest")
 _FIGURES = ("log p", "log p best - worst", "best written", "worst written", "distinct")
