@@ -44,12 +44,13 @@ def test_fine_tuning_orders_held_out_candidates_and_leaves_the_base_alone(
     base = load(SHIPPED)
     before = copy.deepcopy(base.model.state_dict())
     trees = base.cost_model.to_bytes()
-    config = TrainConfig(steps=20, rounds=3, learning_rate=5e-4)
+    # Fewer steps order 21 held-out candidates by luck, as what ships orders them already.
+    config = TrainConfig(steps=80, rounds=3, learning_rate=5e-4)
     tuner = FineTuner(base, config, held_out=0.2)
     records = [*gemm_records, *measured(ADD, 5)]
     tuner.add([GEMM, ADD], records)
     made, report = tuner.train(5, never)
-    assert (made.version, report.version, report.steps, report.tasks) == (5, 5, 20, 2)
+    assert (made.version, report.version, report.steps, report.tasks) == (5, 5, 80, 2)
     assert report.demonstrations + sum(h.count for h in report.held_out) == len(records)
     old, new = evaluate(base.model, report.held_out), evaluate(made.model, report.held_out)
     assert new.order > old.order and regression(new, old) == ""

@@ -11,7 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests import modules
+from tlmd.computation import DecisionKind
 from tlmd.language.uniform import draw_uniform
+from tlmd.model import placement_features
 from tlmd.model.decision_features import (
     FIRST_DEPTH,
     WIDTH,
@@ -61,6 +63,34 @@ def test_every_kind_of_task_has_features(make: Callable[[], Task]) -> None:
     drawn = [draw_uniform(rng, space.task.id, space.sketches, space.locations) for _ in range(20)]
     rows = decision_features(space.computation, space.sketches, drawn)
     assert len(np.unique(rows, axis=0)) > 10
+
+
+def test_it_says_which_loop_of_a_split_sum_becomes_a_dimension() -> None:
+    space = TaskSpace(modules.softmax())
+    inner, outer = [s for s in space.sketches if len(s.steps) == 2][:2]
+    assert {inner.steps, outer.steps} == {("rfactor", "level:0"), ("rfactor", "level:1")}
+    rng = random.Random(3)
+    drawn = draw_uniform(rng, space.task.id, [inner], space.locations)
+    same = Candidate(drawn.task_id, outer.index, drawn.decisions)
+    one, other = decision_features(space.computation, space.sketches, [drawn, same])
+    assert not np.array_equal(one, other, equal_nan=True)
+
+
+def test_it_says_how_often_a_block_is_computed() -> None:
+    space = TaskSpace(modules.softmax())
+    plain = next(s for s in space.sketches if not s.steps)
+    located = [i for i, o in enumerate(plain.open_decisions) if o.kind is DecisionKind.LOCATION]
+    start = draw_uniform(random.Random(4), space.task.id, [plain], space.locations).decisions
+    rows = []
+    for at in (-1, 0, 1):
+        decisions = tuple((at,) if i == located[0] else d for i, d in enumerate(start))
+        candidate = Candidate(space.task.id, plain.index, decisions)
+        rows.append(decision_features(space.computation, space.sketches, [candidate])[0])
+    extents = [extent for _, extent in space.computation.blocks[-1].iters]
+    column = WIDTH - 1 - placement_features.WIDTH + placement_features.FIRST_LOCATION
+    rounds = np.exp2([row[column + 1] for row in rows])
+    np.testing.assert_allclose(rounds, [1, extents[0], extents[0] * extents[1]], rtol=1e-5)
+    assert [row[column] for row in rows] == [-1, 0, 1]
 
 
 def test_candidates_drawn_from_the_language_are_mostly_legal() -> None:

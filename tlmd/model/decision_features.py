@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tlmd.computation import Block, Computation, DecisionKind, Sketch
+from tlmd.model import placement_features
 from tlmd.model.footprint import Numbers, contiguous, elements, last_iterator, operands, used
 from tlmd.types import Candidate, Decision
 
@@ -24,7 +25,6 @@ Decided = Sequence[tuple[Decision, ...]]
 
 _DEPTHS = 6  # levels of the nest that are described, from the innermost outwards
 _OPERANDS = 3  # of the main block: the result and the first two reads
-_LOCATIONS = 4
 _SPLITS = 4
 _OPERATIONS = ("mul", "add", "max", "exp", "if_then_else", "div", "sqrt", "rsqrt")
 _UNTILED = ("S", "R")
@@ -85,6 +85,9 @@ def _columns(computation: Computation, sketch: Sketch, decided: Decided) -> list
         *_of_plain_decisions(sketch, decided),
         *_of_depths(block, nest, sizes),
         *_of_factors(block, factors),
+        *placement_features.placement_features(
+            computation, sketch, decided, _loops(computation, nest, factors, len(decided))
+        ),
         _parallel(block, factors, sketch, decided),
     ]
 
@@ -132,6 +135,24 @@ def _sizes(block: Block, nest: _Nest, factors: Factors, count: int) -> Numbers:
     return sizes
 
 
+def _loops(computation: Computation, nest: _Nest, factors: Factors, count: int) -> list[Numbers]:
+    """The extents of the nest's loops, the outermost first ``[candidate]``.
+
+    Without tiles they are those of the last block, which computes the result.
+    """
+    if not nest.tiles:
+        extents = [extent for _, extent in computation.blocks[-1].iters]
+        return [np.full(count, float(max(extent, 1))) for extent in extents]
+    loops, places = [], dict.fromkeys(factors, -1)
+    kinds = [kind for kind, _ in computation.blocks[nest.block].iters]
+    for letter in nest.levels:
+        for iterator in factors:
+            if kinds[iterator] == letter:
+                loops.append(factors[iterator][places[iterator]].astype(np.float64))
+                places[iterator] -= 1
+    return loops
+
+
 def _of_task(computation: Computation, main: int) -> list[Numbers]:
     block = computation.blocks[main]
     last = last_iterator(block)
@@ -176,19 +197,19 @@ def _of_sketch(sketch: Sketch, block: Block) -> list[Numbers]:
 
 
 def _of_plain_decisions(sketch: Sketch, decided: Decided) -> list[Numbers]:
-    """Unrolling, the parallel extent, compute locations, and the tiles of sketches of other kinds.
+    """Unrolling, the parallel extent, and the tiles of sketches of other kinds.
 
     Those are an rfactor, and Winograd's stages.
     """
-    counts = {"category": 1, "parallel": 1, "location": _LOCATIONS, "split": _SPLITS, "outer": 2}
+    counts = {"category": 1, "parallel": 1, "split": _SPLITS, "outer": 2}
     found: dict[str, list[Numbers]] = {name: [] for name in counts}
     for index, one in enumerate(sketch.open_decisions):
         first = np.array([d[index][0] for d in decided], np.float64)
         if one.kind is DecisionKind.CATEGORY:
             found["category"].append(np.array(one.options, np.float64)[first.astype(int)])
-        elif one.kind in (DecisionKind.PARALLEL, DecisionKind.LOCATION):
-            found[one.kind.value].append(first)
-        elif "tiling" not in sketch.steps:
+        elif one.kind is DecisionKind.PARALLEL:
+            found["parallel"].append(first)
+        elif one.kind is not DecisionKind.LOCATION and "tiling" not in sketch.steps:
             found["split"].append(np.log2([d[index][-1] for d in decided]))
             found["outer"].append(np.log2([d[index][0] for d in decided]))
             found["outer"].append(np.array([float(one.arity)]))
@@ -256,10 +277,10 @@ _NONE = np.array([np.nan])
 _OF_TASK, _OF_SKETCH, _PLAIN, _FACTORS = (
     11 + len(_OPERATIONS) + _OPERANDS,
     7,
-    4 + _LOCATIONS + _SPLITS,
+    4 + _SPLITS,
     13,
 )
 FIRST_DEPTH = _OF_TASK + _OF_SKETCH + _PLAIN
 """The column where the features of the innermost depth begin."""
-WIDTH = FIRST_DEPTH + _DEPTHS * _PER_DEPTH + _FACTORS + 1
+WIDTH = FIRST_DEPTH + _DEPTHS * _PER_DEPTH + _FACTORS + placement_features.WIDTH + 1
 """Features per candidate; the last one is the parallel iterations."""

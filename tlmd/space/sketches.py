@@ -67,6 +67,7 @@ class _Reader:
         self._loop_of: dict[str, tuple[int, int]] = {}
         self._loops: dict[str, set[str]] = {}
         self._order: dict[str, int] = {}
+        self._part_of: dict[str, int] = {}  # 0: the outer loop of a split
         self._sampled: set[str] = set()  # numbers, and loops whose extents depend on them
         self._split_blocks: set[str] = set()  # blocks that have such loops
 
@@ -107,7 +108,7 @@ class _Reader:
         elif kind == "ReverseComputeAt":
             self._add_steps("fuse_at", f"level:{self._order.get(inputs[1], 0)}")
         elif kind == "RFactor":
-            self._add_steps("rfactor", f"level:{int(attrs[0])}")
+            self._add_steps("rfactor", f"level:{self._part_of.get(inputs[0], 0)}")
         elif kind in ("CacheWrite", "CacheRead", "TransformLayout", "DecomposeReduction"):
             self._add_steps(kind.lower())
 
@@ -119,6 +120,7 @@ class _Reader:
 
     def _split(self, inputs: list[Any], outputs: list[str]) -> None:
         loop, factors = inputs[0], inputs[1:]
+        self._part_of.update({part: i for i, part in enumerate(outputs)})
         if any(factor in self._sampled for factor in factors if isinstance(factor, str)):
             self._sampled.update(outputs)
             self._split_blocks.update(b for b, loops in self._loops.items() if loop in loops)
