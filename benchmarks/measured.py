@@ -53,12 +53,16 @@ def compare_finalists(
 ) -> dict[str, Outcome]:
     """Outcomes by the candidates' ids; all distinct ones are timed in interleaved rounds.
 
-    ``others`` are further programs. Ends the benchmark where they cannot be compared.
+    ``others`` are further programs. Where there is one distinct program, it is timed alone. Ends
+    the benchmark where they cannot be compared.
     """
     space = TaskSpace(task)
     finalists = {c.id: MeasureInput(c.id, space.trace_json(c)) for c in candidates}
     finalists |= {given.candidate_id: given for given in others}
-    found = measurer.compare([(task, given) for given in finalists.values()])
+    if len(finalists) == 1:
+        found = measurer.measure(task, list(finalists.values()))
+    else:
+        found = measurer.compare([(task, given) for given in finalists.values()])
     if not found:
         raise SystemExit(f"the finalists of {task.name} could not be compared")
     return dict(zip(finalists, found, strict=True))
