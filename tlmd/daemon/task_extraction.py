@@ -117,12 +117,10 @@ def _portions(name: str, target: TargetInfo) -> Iterator[list[Task]]:
     if name == "paper":
         yield from ([task] for task in training_tasks(target))
         return
-    from tlmd.workloads.synthetic import SELDOM, synthetic_tasks
+    from tlmd.workloads.synthetic import SELDOM, USUAL, synthetic_tasks
 
-    if name == "seldom":
-        yield from synthetic_tasks(target, held_out_ids(target), seed=1, shares=SELDOM)
-        return
-    yield from synthetic_tasks(target, held_out_ids(target))
+    seed, shares = (1, SELDOM) if name == "seldom" else (0, USUAL)
+    yield from synthetic_tasks(target, held_out_ids(target), seed=seed, shares=shares)
 
 
 def handle(channel: Channel) -> None:

@@ -16,7 +16,16 @@ from numpy.typing import NDArray
 
 from tlmd.computation import Block, Computation, DecisionKind, Sketch
 from tlmd.model import placement_features
-from tlmd.model.footprint import Numbers, contiguous, elements, last_iterator, operands, used
+from tlmd.model.footprint import (
+    ALIGNED,
+    Numbers,
+    contiguous,
+    elements,
+    last_iterator,
+    operands,
+    used,
+    volume,
+)
 from tlmd.types import Candidate, Decision
 
 Floats = NDArray[np.float32]
@@ -28,7 +37,6 @@ _OPERANDS = 3  # of the main block: the result and the first two reads
 _SPLITS = 4
 _OPERATIONS = ("mul", "add", "max", "exp", "if_then_else", "div", "sqrt", "rsqrt")
 _UNTILED = ("S", "R")
-_ALIGNED = 16  # floats of the widest vector
 
 
 Factors = dict[int, NDArray[np.int64]]
@@ -97,7 +105,7 @@ def _nest(computation: Computation, sketch: Sketch) -> _Nest:
     for index, one in enumerate(sketch.open_decisions):
         if one.kind in (DecisionKind.TILE, DecisionKind.PARTITION) and one.block >= 0:
             tiles.setdefault(one.block, {})[one.iterator] = index
-    work = [_volume(block) for block in computation.blocks]
+    work = [volume(block) for block in computation.blocks]
     if "tiling" in sketch.steps and tiles:
         block = max(tiles, key=lambda b: work[b])
         first = sketch.steps.index("tiling") + 1
@@ -108,10 +116,6 @@ def _nest(computation: Computation, sketch: Sketch) -> _Nest:
         if all(counts.get(kinds[i][0]) == n for i, n in arity.items()):
             return _Nest(block, letters, tiles[block])
     return _Nest(int(np.argmax(work)), _UNTILED, {})
-
-
-def _volume(block: Block) -> float:
-    return math.prod(max(extent, 1) for _, extent in block.iters)
 
 
 def _sizes(block: Block, nest: _Nest, factors: Factors, count: int) -> Numbers:
@@ -171,10 +175,10 @@ def _of_task(computation: Computation, main: int) -> list[Numbers]:
         math.log2(1 + max(strides, default=0)),
         sum(extent > 1 for kind, extent in block.iters if kind == "S"),
         sum(extent > 1 for kind, extent in block.iters if kind == "R"),
-        math.log2(_volume(block)),
+        math.log2(volume(block)),
         math.log2(math.prod(max(e, 1) for k, e in block.iters if k == "R")),
         math.log2(max(block.iters[last][1], 1)) if block.iters else 0.0,
-        math.gcd(block.iters[last][1], _ALIGNED) if block.iters else 1,
+        math.gcd(block.iters[last][1], ALIGNED) if block.iters else 1,
         *(float(op in ops) for op in _OPERATIONS),
     ]
     footprints = [np.log2(elements(a, full)) if a else _NONE for a in operands(block, _OPERANDS)]
@@ -229,10 +233,10 @@ def _of_depths(block: Block, nest: _Nest, sizes: Numbers) -> list[Numbers]:
             columns += [_NONE] * _PER_DEPTH
             continue
         inside = dict(enumerate(sizes[depth]))
-        volume = np.prod(sizes[depth], axis=0)
+        iterations = np.prod(sizes[depth], axis=0)
         counts = [elements(a, inside) if a else None for a in touched]
         total = sum((c for c in counts if c is not None), np.zeros(1))
-        columns += [np.log2(volume), np.log2(total), np.log2(total / volume)]
+        columns += [np.log2(iterations), np.log2(total), np.log2(total / iterations)]
         columns += [_NONE if c is None else np.log2(c) for c in counts]
         columns += [np.log2(contiguous(a, inside)) if a else _NONE for a in touched]
     return columns
@@ -253,7 +257,7 @@ def _of_factors(block: Block, factors: Factors) -> list[Numbers]:
             others = [f[place] for f in of_kind.values() if place < len(f)]
             columns.append(np.log2(np.prod(others, axis=0)) if others else _NONE)
         if kind == "S":
-            columns.append(_NONE if mine is None else np.gcd(mine[0], _ALIGNED).astype(float))
+            columns.append(_NONE if mine is None else np.gcd(mine[0], ALIGNED).astype(float))
     return columns
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from numpy.typing import NDArray
 
 from tlmd.computation import Access, Block
 
 Numbers = NDArray[np.float64]
+ALIGNED = 16  # floats of the widest vector
 
 
 def operands(block: Block, count: int) -> list[Access | None]:
@@ -34,6 +37,11 @@ def last_iterator(block: Block, kind: str = "S") -> int:
                 if iterator in of_kind and block.iters[iterator][1] > 1:
                     return iterator
     return of_kind[-1] if of_kind else 0
+
+
+def volume(block: Block) -> int:
+    """How often the block is computed; an unknown extent counts once."""
+    return math.prod(max(extent, 1) for _, extent in block.iters)
 
 
 def used(access: Access) -> set[int]:

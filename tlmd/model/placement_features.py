@@ -8,12 +8,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from tlmd.computation import Block, Computation, DecisionKind, Sketch
-from tlmd.model.footprint import Numbers
+from tlmd.model.footprint import ALIGNED, Numbers, volume
 from tlmd.types import Decision
 
 _LOCATED = 5  # location decisions that are described
 _SUMS = 2  # sums in parts that are described
-_ALIGNED = 16  # floats of the widest vector
 _NONE = np.array([np.nan])
 FIRST_LOCATION = 5
 """The column where the features of the first location begin."""
@@ -41,23 +40,19 @@ def _of_blocks(computation: Computation) -> list[Numbers]:
     """What all blocks compute together; the main block alone does not say it of a softmax."""
     blocks = computation.blocks
     sums = [block for block in blocks if _is_sum(block)]
-    operations = sum(_volume(block) * max(1, len(block.ops)) for block in blocks)
+    operations = sum(volume(block) * max(1, len(block.ops)) for block in blocks)
     values = [
-        math.log2(sum(map(_volume, blocks)) or 1),
+        math.log2(sum(map(volume, blocks)) or 1),
         math.log2(operations or 1),
         len(sums),
         len(blocks) - len(sums),
-        math.log2(_volume(blocks[-1])),
+        math.log2(volume(blocks[-1])),
     ]
     return [np.array([float(value)]) for value in values]
 
 
 def _is_sum(block: Block) -> bool:
     return any(kind == "R" and extent > 1 for kind, extent in block.iters)
-
-
-def _volume(block: Block) -> int:
-    return math.prod(max(extent, 1) for _, extent in block.iters)
 
 
 def _of_locations(
@@ -81,7 +76,7 @@ def _of_locations(
         columns += [
             at.astype(np.float64),
             np.where(at < -1, np.nan, around),  # inline: the loops of its consumer
-            _NONE if block is None else np.array([math.log2(_volume(block))]),
+            _NONE if block is None else np.array([math.log2(volume(block))]),
             np.array([-1.0 if block is None else float(_is_sum(block))]),
         ]
     return columns + [_NONE] * (4 * _LOCATED - len(columns))
@@ -104,6 +99,6 @@ def _of_sums(sketch: Sketch, decided: Sequence[tuple[Decision, ...]]) -> list[Nu
             np.array([float(part)]),
             np.log2(kept),
             np.log2(np.prod(factors, axis=1) / kept),
-            np.gcd(kept, _ALIGNED).astype(float),
+            np.gcd(kept, ALIGNED).astype(float),
         ]
     return columns + [_NONE] * (4 * _SUMS - len(columns))

@@ -9,6 +9,7 @@ TVM's simplifier spends minutes. Then the sum stays a function of its own.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +19,8 @@ from tvm.ir import IRModule
 from tvm.relax import transform
 from tvm.s_tir import SBlockRealize
 from tvm_ffi import structural_walk
+
+from tlmd.workloads.rewrites import op_name
 
 _MOST_CONDITIONS = 64
 """Of one element. To apply a candidate with 88 takes TVM 0.8 s, one with 198 takes 9 s."""
@@ -32,10 +35,9 @@ class _Copies:
     reads: Counter[Any] = field(default_factory=Counter)
     """How often each argument of the function is read."""
 
-    def add(self, other: _Copies, times: int) -> None:
-        self.conditions += times * other.conditions
-        for name, count in other.reads.items():
-            self.reads[name] += times * count
+    def add(self, other: _Copies) -> None:
+        self.conditions += other.conditions
+        self.reads.update(other.reads)
 
 
 def fuse() -> Any:
@@ -45,40 +47,35 @@ def fuse() -> Any:
 
 def _fuse(module: IRModule, _context: Any) -> IRModule:
     fused = transform.FuseOps()(module)
+    functions = {str(var.name_hint): func for var, func in fused.functions.items()}
     apart: set[str] = set()
-    for func in fused.functions.values():
+    for func in functions.values():
         if isinstance(func, relax.Function) and func.attrs and "Primitive" in func.attrs:
-            apart |= _copied(fused, func)
+            apart |= _copied(functions, func)
     if not apart:
         return fused
-    functions = {
+    marked = {
         var: func.with_attr("op_pattern", _OPAQUE) if str(var.name_hint) in apart else func
         for var, func in module.functions.items()
     }
-    return transform.FuseOps()(IRModule(functions, attrs=module.attrs))
+    return transform.FuseOps()(IRModule(marked, attrs=module.attrs))
 
 
-def _copied(module: IRModule, group: Any) -> set[str]:
+def _copied(functions: Mapping[str, Any], group: Any) -> set[str]:
     """Names of the functions with the most conditions, if too many are copied in this group."""
-    functions = {str(var.name_hint): func for var, func in module.functions.items()}
     of_result: dict[Any, int] = {}
-    own: Counter[str] = Counter()
-    for block in group.body.blocks:
-        for binding in block.bindings:
-            call = binding.value
-            if not isinstance(call, relax.Call) or not isinstance(call.op, tvm.ir.Op):
-                continue
-            if str(call.op.name) != "relax.call_tir":
-                continue
-            name = str(call.args[0].name_hint)
-            copies = _copies(functions[name])
-            arguments = list(call.args[1])
-            own[name] = copies.conditions
-            of_result[binding.var] = copies.conditions + sum(
-                count * of_result.get(arguments[index], 0)
-                for index, count in copies.reads.items()
-                if index < len(arguments)
-            )
+    own: dict[str, int] = {}
+    for binding in (binding for block in group.body.blocks for binding in block.bindings):
+        if op_name(binding.value) != "relax.call_tir":
+            continue
+        function, arguments = binding.value.args[:2]
+        name = str(function.name_hint)
+        copies = _copies(functions[name])
+        own[name] = copies.conditions
+        of_result[binding.var] = copies.conditions + sum(
+            copies.reads[index] * of_result.get(argument, 0)
+            for index, argument in enumerate(arguments)
+        )
     if max(of_result.values(), default=0) <= _MOST_CONDITIONS:
         return set()
     most = max(own.values())
@@ -87,9 +84,10 @@ def _copied(module: IRModule, group: Any) -> set[str]:
 
 def _copies(function: Any) -> _Copies:
     """What one element of the result of a function copies; `reads` by parameter."""
-    made: dict[Any, _Copies] = {}
-    for index, parameter in enumerate(function.params):
-        made[parameter] = _Copies(reads=Counter([index]))
+    made = {
+        parameter: _Copies(reads=Counter([index]))
+        for index, parameter in enumerate(function.params)
+    }
     found = _Copies()
 
     def visit(realize: Any) -> None:
@@ -109,7 +107,7 @@ def _copies(function: Any) -> _Copies:
 
 def _add_body(body: Any, made: dict[Any, _Copies], found: _Copies) -> None:
     def visit_read(read: Any) -> None:
-        found.add(made.get(read.source, _Copies()), 1)
+        found.add(made.get(read.source, _Copies()))
 
     def visit_call(call: Any) -> None:
         if str(call.op.name).endswith("if_then_else"):
