@@ -41,19 +41,32 @@ _FEW_LANES = 4
 
 @dataclass(frozen=True)
 class Operand:
-    """A tensor of four dimensions in any order."""
+    """A tensor of four dimensions in any order, or some heads of it."""
 
     order: str
     """A permutation of ``BHLD``: images, heads, rows (or keys), elements of a head."""
 
     shape: tuple[int, ...]
+    """Of the whole tensor."""
+
+    first: int = 0
+    """The first head."""
+
+    heads: int | None = None
+    """How many heads; None: all."""
+
+    step: int = 1
+    """From one head to the next."""
 
     def size(self, letter: str) -> int:
-        """The extent of one dimension."""
+        """The extent of one dimension; of the heads, how many are its own."""
+        if letter == "H" and self.heads is not None:
+            return self.heads
         return self.shape[self.order.index(letter)]
 
     def read(self, tensor: Any, **at: Any) -> Any:
-        """An element, by the letters of the dimensions."""
+        """An element, by the letters of the dimensions; heads are counted among its own."""
+        at["H"] = at["H"] * self.step + self.first
         return tensor[tuple(at[letter] for letter in self.order)]
 
 
@@ -79,13 +92,17 @@ class Attention:
     """Round the operands of both products to bfloat16, in pairs; D must be a multiple of two
     vectors then."""
 
+    tensors: tuple[int, int, int] = (0, 1, 2)
+    """Which of the tensors query, key and value are in."""
+
     @classmethod
     def from_json(cls, text: str) -> Attention:
         """What `to_json` has written."""
         fields = json.loads(text)
         for name in ("query", "key", "value"):
             one = fields[name]
-            fields[name] = Operand(one["order"], tuple(one["shape"]))
+            fields[name] = Operand(**{**one, "shape": tuple(one["shape"])})
+        fields["tensors"] = tuple(fields.get("tensors", cls.tensors))
         return cls(**fields)
 
     def to_json(self) -> str:
@@ -111,8 +128,13 @@ class Attention:
         """The keys of all panels."""
         return multiple(self.keys, self.panel)
 
-    def __call__(self, query: Any, key: Any, value: Any, *bias: Any) -> Any:
-        """The result as a tensor expression. `bias`: ``[B * H or 1, M or 1, L or 1]`` or none."""
+    def __call__(self, *given: Any) -> Any:
+        """The result as a tensor expression.
+
+        `given`: the tensors, then perhaps a bias ``[B * H or 1, M or 1, L or 1]``.
+        """
+        query, key, value = (given[index] for index in self.tensors)
+        bias = given[max(self.tensors) + 1 :]
         # Keys are multiplied when they are packed, so that scores need no pass of their own. A bias
         # can be the least finite number, which a factor would make infinite.
         unit = 1.0 if bias else LOG2_E

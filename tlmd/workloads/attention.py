@@ -1,56 +1,20 @@
-"""Finds attention in a graph and makes one function of it, which becomes one task.
-
-Models spell it out: a matmul of query and transposed key, a scale, a mask, a softmax and a matmul
-with the value, with moves between them.
-"""
+"""Makes one function of each attention of a graph, which becomes one task."""
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
-import tvm
 from tvm import relax
-from tvm.ir import GenericConst
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from tlmd.alternatives.attention import Attention, Operand
-from tlmd.space.target import float_lanes
-from tlmd.workloads.reshapes import order_of, static_shape
-from tlmd.workloads.rewrites import dtype_of, op_name, uses_of
+from tlmd.workloads.attention_pattern import AttentionPattern, FoundAttention
+from tlmd.workloads.columns import View
+from tlmd.workloads.reshapes import static_shape
 
-_RANK = 4  # images, heads, rows, elements of a head
-_WITHOUT_KEYS = (
-    *("relax.logical_not", "relax.astype", "relax.max", "relax.astype", "relax.logical_not"),
-    "relax.equal",
-)
-"""How PyTorch finds rows whose scores are all minus infinity, from the last step to the first."""
 _OPAQUE = 8  # op_pattern: nothing is fused with it
 ORIGIN = "tlmd.attention"
 """The attribute with the `Attention` that a function was made from, as JSON."""
-
-
-@dataclass(frozen=True)
-class _Scores:
-    """``query key^T * scale + bias`` of a softmax."""
-
-    query: Any
-    key: Any
-    """Transposed."""
-
-    scale: float
-    bias: Any | None
-
-
-@dataclass(frozen=True)
-class _View:
-    """A variable of four dimensions and their order."""
-
-    variable: Any
-    operand: Operand
-    factor: float = 1.0
-    """`variable` times this is the operand of the matmul."""
 
 
 @mutator
@@ -61,206 +25,39 @@ class FuseAttention(PyExprMutator):  # type: ignore[misc]
     """
 
     def prepare(self, func: Any) -> None:
-        self.values = relax.analysis.get_var2val(func)
-        self.uses = uses_of(func)
+        self.pattern = AttentionPattern(func)
 
     def visit_call_(self, call: Any) -> Any:
-        found = self._attention(call) if op_name(call) == "relax.matmul" else None
-        return super().visit_call_(call) if found is None else self._fused(call, *found)
+        found = self.pattern.find(call)
+        return super().visit_call_(call) if found is None else self._fused(call, found)
 
-    def _value(self, expr: Any) -> Any:
-        """What a variable stands for."""
-        while isinstance(expr, relax.Var) and expr in self.values:
-            expr = self.values[expr]
-        return expr
-
-    def _only(self, expr: Any, uses: int = 1) -> Any:
-        """What a variable stands for, through reshapes; None if anything else uses it."""
-        while isinstance(expr, relax.Var) and expr in self.values:
-            if self.uses[expr] != uses:
-                return None
-            expr, uses = self.values[expr], 1
-            if op_name(expr) == "relax.reshape":
-                expr = expr.args[0]
-        return expr
-
-    def _attention(self, call: Any) -> tuple[Attention, list[Any]] | None:
-        """What the matmul of weights and value is the end of, and its arguments."""
-        softmax, is_safe = self._softmax(call.args[0])
-        if op_name(softmax) != "relax.nn.softmax" or dtype_of(call) != "float32":
-            return None
-        if int(softmax.attrs.axis) not in (-1, int(softmax.ty.ndim) - 1):
-            return None
-        scores = self._scores(softmax.args[0], 2 if is_safe else 1)
-        if scores is None or dtype_of(scores.query) != "float32":
-            return None
-        views = self._views(scores.query, scores.key, call.args[1])
-        lanes = float_lanes(tvm.target.Target.current())
-        if views is None or views[0].operand.size("D") % lanes:
-            return None
-        query, key, value = (view.operand for view in views)
-        scale = scores.scale * math.prod(view.factor for view in views)
-        if value.size("D") % lanes or scale <= 0:
-            return None
-        tables = (static_shape(one) for one in (call.args[0], softmax.args[0]))
-        if any(table is None or table[-2:] != (query.size("L"), key.size("L")) for table in tables):
-            return None  # a reshape mixes rows and keys
-        attention = Attention(query, key, value, scale, is_safe, lanes)
-        bias = self._bias(scores.bias, attention)
-        return None if bias is None else (attention, [*(view.variable for view in views), *bias])
-
-    def _fused(self, call: Any, attention: Attention, arguments: list[Any]) -> Any:
-        """The call of `attention` whose result has the shape of `call`."""
-        given = (self.builder_.normalize(self.visit_expr(argument)) for argument in arguments)
+    def _fused(self, call: Any, found: FoundAttention) -> Any:
+        """The call of the attention, whose result has the shape of `call`."""
+        tensors: list[View] = []
+        places = []
+        for view in found.views:  # several may be parts of one tensor
+            place = next((i for i, one in enumerate(tensors) if _is_same(one, view)), len(tensors))
+            tensors += [view] * (place == len(tensors))
+            places.append(place)
+        query, key, value = places
+        attention = replace(found.attention, tensors=(query, key, value))
+        reshaped = [relax.op.reshape(one.variable, one.operand.shape) for one in tensors]
+        given = [
+            view.variable if static_shape(view.variable) == view.operand.shape else other
+            for view, other in zip(tensors, reshaped, strict=True)
+        ]
+        arguments = [self.builder_.normalize(self.visit_expr(one)) for one in (*given, *found.bias)]
         called = self.builder_.call_te(
             attention,
-            *given,
+            *arguments,
             primfunc_name_hint="attention",
             primfunc_attrs={"op_pattern": _OPAQUE, ORIGIN: attention.to_json()},
         )
         context = relax.op.permute_dims(self.builder_.emit(called), [0, 2, 1, 3])
         return relax.op.reshape(self.builder_.emit(context), static_shape(call))
 
-    def _softmax(self, expr: Any) -> tuple[Any, bool]:
-        """A softmax, and whether rows without any key become 0, as PyTorch's functions do."""
-        value = self._only(expr)
-        if op_name(value) != "relax.where":
-            return value, False
-        condition, zero, other = value.args
-        softmax, zero = self._only(other), self._value(zero)
-        is_zero = isinstance(zero, GenericConst) and not zero.value.numpy().any()
-        if op_name(softmax) != "relax.nn.softmax" or not is_zero:
-            return None, False
-        for step in _WITHOUT_KEYS:
-            condition = self._only(condition)
-            if op_name(condition) != step:
-                return None, False
-            scores, condition = condition.args, condition.args[0]
-        lowest = self._value(scores[1])
-        is_lowest = isinstance(lowest, GenericConst) and lowest.value.numpy() == -math.inf
-        return (
-            (softmax, True) if is_lowest and scores[0].same_as(softmax.args[0]) else (None, False)
-        )
 
-    def _scores(self, expr: Any, uses: int) -> _Scores | None:
-        """What is given to a softmax, if it is the scaled and biased matmul of two tensors."""
-        value, bias = self._only(expr, uses), None
-        if op_name(value) == "relax.add":
-            sides = [self._only(side) for side in value.args]
-            inner = [i for i, side in enumerate(sides) if self._scaled(side) is not None]
-            if len(inner) != 1:
-                return None
-            value, bias = sides[inner[0]], value.args[1 - inner[0]]
-            if dtype_of(bias) != "float32" or static_shape(bias) is None:
-                return None
-        scaled = self._scaled(value)
-        if scaled is None:
-            return None
-        matmul, scale = scaled
-        return _Scores(matmul.args[0], matmul.args[1], scale, bias)
-
-    def _scaled(self, value: Any) -> tuple[Any, float] | None:
-        """A matmul and the number that it is multiplied by."""
-        scale = 1.0
-        while (times := _factor(value)) is not None:
-            scale *= times
-            value = self._only(value.args[0])
-        return (value, scale) if op_name(value) == "relax.matmul" else None
-
-    def _views(self, query: Any, key: Any, value: Any) -> tuple[_View, _View, _View] | None:
-        """The operands before their transposes; as they are if these do not fit each other."""
-        wanted = (query, "BHLD"), (key, "BHDL"), (value, "BHLD")
-        found = [self._view(expr, order) for expr, order in wanted]
-        if found[2] is not None and found[2].factor != 1:
-            found[2] = None
-        if None in found or not _fit(*(view.operand for view in found if view)):
-            found = [self._plain(expr, order) for expr, order in wanted]
-        first, second, third = found
-        if first is None or second is None or third is None:
-            return None
-        return first, second, third
-
-    def _view(self, expr: Any, order: str) -> _View | None:
-        """The tensor of four dimensions that `expr` is a view of."""
-        shape, value = static_shape(expr), self._value(expr)
-        if shape is None:
-            return None
-        if order[:2] == "BH" and (repeated := self._repeated(value)) is not None:
-            return self._view(repeated, order)
-        if len(shape) != _RANK:
-            before = static_shape(value.args[0]) if op_name(value) == "relax.reshape" else None
-            if before is None or len(before) != _RANK or before[2:] != shape[1:]:
-                return None
-            return self._view(value.args[0], order)
-        if op_name(value) == "relax.permute_dims":
-            axes = order_of(value, _RANK)
-            return self._view(value.args[0], "".join(order[axes.index(i)] for i in range(_RANK)))
-        if (times := _factor(value)) is not None:
-            found = self._view(value.args[0], order)
-            return found and replace(found, factor=found.factor * times)
-        return _View(expr, Operand(order, shape))
-
-    def _repeated(self, value: Any) -> Any | None:
-        """The tensor of which `value` has each head several times, as grouped queries need it."""
-        steps = ("relax.reshape", "relax.broadcast_to", "relax.reshape")
-        shapes = [static_shape(value)]
-        for step in steps:
-            if op_name(value) != step:
-                return None
-            expr = value.args[0]
-            shapes.append(static_shape(expr))
-            value = self._value(expr)
-        flat, wide, narrow, source = shapes
-        if flat is None or wide is None or source is None or len(source) != _RANK:
-            return None
-        images, heads, *rest = source
-        is_repeat = narrow == (images, heads, 1, *rest) and wide[:2] == (images, heads)
-        return expr if is_repeat and wide[3:] == tuple(rest) == flat[-2:] else None
-
-    def _plain(self, expr: Any, order: str) -> _View | None:
-        """`expr` as it is, ``[groups, rows, elements]``, with one head for each group."""
-        shape = static_shape(expr)
-        if shape is None or len(shape) != _RANK - 1:
-            return None
-        shape = (shape[0], 1, *shape[1:])
-        return _View(relax.op.reshape(expr, shape), Operand(order, shape))
-
-    def _bias(self, bias: Any | None, attention: Attention) -> list[Any] | None:
-        """The bias as `Attention` reads it; none if it is 0 everywhere; None if it does not fit."""
-        value = self._value(bias)
-        while op_name(value) in ("relax.reshape", "relax.broadcast_to"):
-            value = self._value(value.args[0])
-        if bias is None or (isinstance(value, GenericConst) and not value.value.numpy().any()):
-            return []
-        images, heads = attention.query.size("B"), attention.query.size("H")
-        shape = static_shape(bias) or ()
-        *outer, rows, keys = (1,) * (3 - len(shape)) + tuple(shape)
-        if rows not in (1, attention.rows) or keys not in (1, attention.keys):
-            return None
-        groups = math.prod(outer)
-        if groups in (1, images * heads):
-            return [relax.op.reshape(bias, (groups, rows, keys))]
-        if len(outer) != 2 or outer[0] not in (1, images) or outer[1] not in (1, heads):
-            return None
-        wide = relax.op.broadcast_to(bias, (images, heads, rows, keys))
-        return [relax.op.reshape(wide, (images * heads, rows, keys))]
-
-
-def _factor(value: Any) -> float | None:
-    """The number by which `value` is multiplied, if it is a product with a number."""
-    name = op_name(value)
-    if name not in ("relax.multiply", "relax.divide"):
-        return None
-    number = value.args[1]
-    if not isinstance(number, GenericConst) or number.value.numpy().size != 1:
-        return None
-    factor = float(number.value.numpy().reshape(()))
-    return factor if name == "relax.multiply" else 1 / (factor or math.inf)
-
-
-def _fit(query: Operand, key: Operand, value: Operand) -> bool:
-    """Whether the operands have the same images, keys and shared heads."""
-    images = {operand.size("B") for operand in (query, key, value)}
-    same_keys = key.size("L") == value.size("L") and query.size("D") == key.size("D")
-    shares = all(query.size("H") % operand.size("H") == 0 for operand in (key, value))
-    return len(images) == 1 and same_keys and shares
+def _is_same(one: View, other: View) -> bool:
+    """Whether both are of the same tensor."""
+    is_same: bool = one.variable.same_as(other.variable)
+    return is_same and one.operand.shape == other.operand.shape

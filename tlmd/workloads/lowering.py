@@ -26,6 +26,7 @@ from tlmd.workloads.attention import ORIGIN, FuseAttention
 from tlmd.workloads.convolution_1d import SingleRows
 from tlmd.workloads.identity import task_id
 from tlmd.workloads.legalisation import own_loops
+from tlmd.workloads.projections import CombineProjections
 from tlmd.workloads.quantisation import IntegerProducts, SpellOutScales
 from tlmd.workloads.transposed_convolution import TransposedConvolutions
 
@@ -74,7 +75,7 @@ def lower(
     on_cpu = str(target.kind.name) == "llvm"
     mutators: list[type[Any]] = [rewrites.VectorMath] if on_cpu else []
     if on_cpu and restructure:
-        mutators = [FuseAttention, reshapes.SinkMoves, *mutators]
+        mutators = [CombineProjections, FuseAttention, reshapes.SinkMoves, *mutators]
     with target, PassContext(opt_level=3):
         lowered = Sequential(
             [*_graph_passes(module, mutators, restructure, int8), *_loop_passes()]

@@ -6,6 +6,7 @@ operators whose layout TVM cannot convert, and replace functions that LLVM calls
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from typing import Any
 
@@ -43,6 +44,18 @@ def op_name(call: Any) -> str:
 def dtype_of(expr: Any) -> str:
     """The dtype of a tensor expression."""
     return str(expr.ty.dtype.dtype if hasattr(expr.ty.dtype, "dtype") else expr.ty.dtype)
+
+
+def factor_of(value: Any) -> float | None:
+    """The number by which `value` is multiplied, if it is a product with a number."""
+    name = op_name(value)
+    if name not in ("relax.multiply", "relax.divide"):
+        return None
+    number = value.args[1]
+    if not isinstance(number, GenericConst) or number.value.numpy().size != 1:
+        return None
+    factor = float(number.value.numpy().reshape(()))
+    return factor if name == "relax.multiply" else 1 / (factor or math.inf)
 
 
 def has_constant_weights(call: Any, data: str, kernel: str) -> bool:
