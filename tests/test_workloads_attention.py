@@ -151,13 +151,37 @@ def test_attention_reads_the_columns_of_one_product(kind: str, images: int) -> N
     assert _error(model, source) < 1e-5
 
 
+class Cached(Together):
+    """Returns its keys, too, as models do that keep them for the next word."""
+
+    def forward(self, x: torch.Tensor) -> Any:
+        q, k, v = (part(x).view(*x.shape[:2], 2, LANES).transpose(1, 2) for part in self.parts)
+        return sdpa(q, k, v), k
+
+
+def test_projections_with_another_use_stay_apart() -> None:
+    torch.manual_seed(0)
+    model, source = _lowered_module(Cached("apart").eval(), (torch.randn(1, 7, 8),))
+    (task,) = (task for task in model.tasks if task.name == "attention")
+    shapes = [p.ty.shape for p in tvm.ir.load_json(task.module)["main"].params]
+    assert sorted(int(shape[2]) for shape in shapes[:-1]) == [2, 4]  # keys; query and value
+    for got, want in _outputs(model, source):
+        assert np.abs(got - want).max() < 1e-5
+
+
 def _error(model: LoweredModel, source: Any) -> float:
-    """The largest error of the compiled model on its own random inputs."""
+    """The largest error of the compiled model's only output."""
+    ((got, want),) = _outputs(model, source)
+    return float(np.abs(got - want).max())
+
+
+def _outputs(model: LoweredModel, source: Any) -> list[tuple[NDArray[Any], NDArray[Any]]]:
+    """The compiled model's outputs and the original's, on its own random inputs."""
     compiled = lowering.compile_model(model.lowered, TARGET)
     machine = relax.VirtualMachine(compiled.executable, tvm.cpu())
     inputs = source.random_inputs(0)
-    (got,) = machine["main"](*map(tvm.runtime.tensor, inputs))
-    return float(np.abs(got.numpy() - source.reference(*inputs)[0]).max())
+    got = machine["main"](*map(tvm.runtime.tensor, inputs))
+    return [(g.numpy(), w) for g, w in zip(got, source.reference(*inputs), strict=True)]
 
 
 def test_weights_that_the_model_returns_are_not_fused() -> None:
