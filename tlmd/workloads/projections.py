@@ -1,8 +1,8 @@
 """Makes one matmul of the projections of attention that have the same input.
 
-Query, key and value are products of one tensor with three constant weights. One product with all
-columns reads the data once, has the larger kernels' efficiency, and leaves fewer tasks. The
-attention reads its operands where they lie (`attention_pattern`).
+Query, key and value are products of one tensor with three constant weights. One product with the
+columns of all three reads the data once, and the more columns a product has, the more Strassen's
+algorithm gains. Attention reads its operands from these columns (`columns`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tlmd.workloads.attention_pattern import AttentionPattern
 from tlmd.workloads.reshapes import static_shape
 from tlmd.workloads.rewrites import dtype_of, op_name
 
-_FARTHEST = 24  # operators between a projection and its attention: rotary embedding has ten
+_MOST_OPERATORS = 24  # between a projection and its attention; rotary embedding has ten
 
 
 @dataclass(eq=False)
@@ -96,16 +96,16 @@ class CombineProjections(PyExprMutator):  # type: ignore[misc]
         found: list[Any] = []
         for operand in operands:
             waiting, seen = [operand], 0
-            while waiting and seen < _FARTHEST:
+            while waiting and seen < _MOST_OPERATORS:
                 value = self.pattern.value(waiting.pop(0))
                 seen += 1
                 if op_name(value) == "relax.matmul":
                     found += [] if any(value.same_as(one) for one in found) else [value]
+                elif isinstance(value, relax.TupleGetItem):
+                    waiting.append(value.tuple_value)
                 elif isinstance(value, relax.Call):
-                    fields = [getattr(argument, "fields", [argument]) for argument in value.args]
-                    waiting += [
-                        one for some in fields for one in some if isinstance(one, relax.Var)
-                    ]
+                    listed = [getattr(argument, "fields", [argument]) for argument in value.args]
+                    waiting += [v for some in listed for v in some if isinstance(v, relax.Var)]
         return found
 
     def _projection(self, matmul: Any) -> _Projection | None:
