@@ -159,6 +159,28 @@ class Cached(Together):
         return sdpa(q, k, v), k
 
 
+class Rotated(Together):
+    """Turns query and key by an angle for each row, as LLaMA does."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = (part(x).view(*x.shape[:2], 2, LANES).transpose(1, 2) for part in self.parts)
+        angles = torch.arange(x.shape[1])[:, None] * torch.linspace(1, 0.1, LANES)
+        return sdpa(_turned(q, angles), _turned(k, angles), v).transpose(1, 2).flatten(2)
+
+
+def _turned(part: torch.Tensor, angles: torch.Tensor) -> torch.Tensor:
+    low, high = part.chunk(2, -1)
+    return part * angles.cos() + torch.cat((-high, low), -1) * angles.sin()
+
+
+def test_rotated_queries_and_keys_are_columns_of_one_product_too() -> None:
+    torch.manual_seed(0)
+    model, source = _lowered_module(Rotated("apart").eval(), (torch.randn(2, 7, 8),))
+    assert sum("matmul" in name for name in _names(model)) == 1
+    assert not any(name in ("strided_slice", "split") for name in _names(model))
+    assert _error(model, source) < 1e-5
+
+
 def test_projections_with_another_use_stay_apart() -> None:
     torch.manual_seed(0)
     model, source = _lowered_module(Cached("apart").eval(), (torch.randn(1, 7, 8),))
