@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -64,3 +66,22 @@ def test_finalists_are_the_best_and_who_may_be_faster(found: list[Record]) -> No
     if not rivals:
         others = (r for r in found if r is not best and not r.outcome.compared)
         assert all(r.outcome.low > best.outcome.high for r in others)
+
+
+def test_the_best_of_another_alternative_is_a_finalist_if_it_may_be_faster() -> None:
+    found = [record(i, 1.0 + i / 100) for i in range(6)]
+    near, far = record(6, 1.1), record(7, 1.5)
+    other = replace(near, candidate=Candidate("u", 0, ((0,),)))
+    slow = replace(far, candidate=Candidate("v", 0, ((0,),)))
+    rivals = finalists([*found, near, slow, other], found[0])
+    assert rivals == (found[0], other, found[1], found[2])
+
+
+def test_of_times_that_a_limit_made_equal_the_fastest_sample_is_first() -> None:
+    def limited(number: int, *samples: float) -> Record:
+        one = record(number, 1.0)
+        return replace(one, outcome=replace(one.outcome, samples=samples))
+
+    found = [limited(0, 1.2, 1.3), limited(1, 1.1, 1.9), limited(2, 1.15)]
+    assert fastest(found) is found[1]
+    assert leading(found, 3) == (found[1], found[2], found[0])

@@ -5,7 +5,6 @@ Times from one finalist comparison count more than times that were measured alon
 
 from __future__ import annotations
 
-import heapq
 import math
 from collections.abc import Iterable
 from dataclasses import replace
@@ -55,14 +54,16 @@ def winner(compared: Record | None, alone: Record | None) -> Record | None:
 def leading(records: Iterable[Record], count: int) -> tuple[Record, ...]:
     """The verified records with the shortest times, the best first."""
     good = filter(_counts, records)
-    return tuple(sorted(good, key=lambda r: r.outcome.seconds)[:count])
+    return tuple(sorted(good, key=_order)[:count])
 
 
 def finalists(records: Iterable[Record], best: Record | None) -> tuple[Record, ...]:
     """`best` and all records that could be faster than it; empty where there are none.
 
-    At most `FINALISTS`, the most likely ones. What was compared with the best one of its task, or
-    with `best` itself, is left out; records of another task may not have been.
+    At most `FINALISTS`: of each other task the most likely one, because beside a busy neighbour the
+    times of one alternative may be corrected by too much, and of all the most likely ones. What was
+    compared with the best one of its task, or with `best` itself, is left out; records of another
+    task may not have been.
     """
     if best is None or not best.outcome.high:
         return ()
@@ -74,8 +75,14 @@ def finalists(records: Iterable[Record], best: Record | None) -> tuple[Record, .
         and r.outcome.low <= best.outcome.high * _HIDDEN_DISTURBANCE
         and not _were_compared(r, best)
     )
-    nearest = heapq.nsmallest(FINALISTS - 1, rivals, key=lambda r: r.outcome.seconds)
-    return (best, *nearest) if nearest else ()
+    ordered = sorted(rivals, key=_order)
+    firsts: dict[str, Record] = {}
+    for record in ordered:
+        firsts.setdefault(record.candidate.task_id, record)
+    firsts.pop(best.candidate.task_id, None)
+    # In the order of a dict each is there once, at its first place.
+    chosen = {r.candidate.id: r for r in (*firsts.values(), *ordered)}
+    return (best, *list(chosen.values())[: FINALISTS - 1]) if chosen else ()
 
 
 def retimed(record: Record, outcome: Outcome, created: float, batch: int) -> Record:
@@ -85,6 +92,11 @@ def retimed(record: Record, outcome: Outcome, created: float, batch: int) -> Rec
         outcome, verified=old.verified, max_abs_err=old.max_abs_err, energy_j=old.energy_j
     )
     return replace(record, outcome=outcome, created=created, batch=batch)
+
+
+def _order(record: Record) -> tuple[float, float]:
+    """By its time; of equal ones, which a limit made equal, by the fastest sample."""
+    return record.outcome.seconds, min(record.outcome.samples, default=math.inf)
 
 
 def _were_compared(record: Record, best: Record) -> bool:
@@ -100,6 +112,4 @@ def _counts(record: Record) -> bool:
 
 
 def _faster(one: Record | None, other: Record) -> Record:
-    if one is None or other.outcome.seconds < one.outcome.seconds:
-        return other
-    return one
+    return other if one is None or _order(other) < _order(one) else one
