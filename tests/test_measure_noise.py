@@ -87,13 +87,25 @@ def test_the_estimate_corrects_for_few_repeats() -> None:
     assert abs(sum(few) / 400 - sum(many) / 400) < 0.005
 
 
-@given(times, shares, st.floats(1.0, 1.5), st.floats(0.0, 1.0))
+@given(times, shares, st.floats(1.0, 1.5), st.floats(0.0, 1.0), st.floats(0.0, 0.95))
 def test_what_slow_caches_may_have_cost_is_in_the_interval(
-    seconds: float, delays: list[float], caches: float, felt: float
+    seconds: float, delays: list[float], caches: float, felt: float, arithmetic: float
 ) -> None:
-    samples = [seconds * (1 + d) for d in delays]
-    quiet = estimate(samples, [Reading()] * len(samples))
-    slow = estimate([s * caches**felt for s in samples], [Reading(1.0, caches)] * len(samples))
+    least_s = arithmetic * seconds  # feels nothing of the caches
+    quick = [seconds * (1 + d) for d in delays]
+    quiet = estimate(quick, [Reading()] * len(quick), least_s)
+    samples = [least_s + (s - least_s) * caches**felt for s in quick]
+    slow = estimate(samples, [Reading(1.0, caches)] * len(samples), least_s)
     assert slow.low <= quiet.low * (1 + 1e-9) and quiet.high <= slow.high * (1 + 1e-9)
     assert slow.low <= slow.seconds <= slow.high
-    assert slow.delays == pytest.approx(quiet.spread)
+
+
+@given(times, st.floats(1.0, 1.1), st.floats(1.0, 1.5))
+def test_what_is_nearly_all_arithmetic_is_hardly_corrected(
+    least_s: float, share: float, caches: float
+) -> None:
+    samples = 7 * [share * least_s]
+    quiet = estimate(samples, [Reading()] * 7, least_s)
+    found = estimate(samples, [Reading(1.0, caches)] * 7, least_s)
+    assert quiet.seconds - found.seconds <= 0.2 * (share - 1) * least_s + 1e-9 * least_s
+    assert found.spread <= quiet.spread + (share - 1) / 2 + 0.002

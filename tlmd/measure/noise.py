@@ -9,7 +9,8 @@ would make a program look too fast, and a minimum would then pick it.
 
 Another user of the same physical core of a shared machine leaves less of its caches. That slows
 some programs by half and others not at all, so it cannot be divided out: the time is the middle of
-what it may have cost, and the interval contains both ends.
+what it may have cost, and the interval contains both ends. The time that the arithmetic takes at
+least feels nothing of it; so a good GEMM is hardly corrected.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ NOISY = 0.05  # half-width, as a share, from which a time is called noisy
 _PRIOR, _DELAY = 2, 0.03
 _REFERENCE = 0.006  # error of one reading of the reference kernel, as a share
 _MOMENT = 3  # repeats before and after, for which the machine's speed is taken as constant
-_FELT = 0.5  # share of the caches' slowness in the time: a GEMM feels none, a convolution all
+_FELT = 0.5  # share of the caches' slowness in the time that is not arithmetic: none to all
 _WORST = 1.5  # slow caches never cost more, even if the probe is slower
 
 
@@ -76,27 +77,36 @@ def estimate(
     quantile of the exponential model; its middle allows for what the fastest of so few is still
     too slow. Slow caches widen the interval to both sides.
 
-    `least_s`: no program for the task takes less on this machine. A reference kernel that was
-    delayed more than the program would say that one does; so the correction ends there, or at the
-    fastest sample.
+    `least_s`: the arithmetic of the task takes so long on this machine; 0 if that is not known. A
+    reference kernel that was delayed more than the program would say that it takes less; so the
+    correction ends there, or at the fastest sample.
     """
     count = len(samples)
     settled = _settled(readings)
-    corrected = [s / (r.core * r.caches**_FELT) for s, r in zip(samples, settled, strict=True)]
+    corrected = [
+        _with_caches(s / r.core, r.caches**-_FELT, least_s)
+        for s, r in zip(samples, settled, strict=True)
+    ]
     fastest = min(corrected)
     crowded = settled[corrected.index(fastest)].caches
     known = _PRIOR + count - 1
     delay = (_PRIOR * _DELAY + sum(c / fastest - 1 for c in corrected)) / known
     quantile = known * ((1 - CONFIDENCE) ** (-1 / known) - 1)
     slack = 2 * _REFERENCE / math.sqrt(count)
-    low = fastest * (1 - min(quantile * delay / count, 0.9)) * (1 - slack)
-    low /= crowded ** (1 - _FELT)
-    middle, high = fastest * (1 - min(delay / count, 0.5)), fastest * (1 + slack)
-    high *= crowded**_FELT
+    # What it took at least and at most, by what the caches may have cost.
+    quickest = _with_caches(fastest, crowded ** (_FELT - 1), least_s)
+    slowest = _with_caches(fastest, crowded**_FELT, least_s)
+    low = quickest * (1 - min(quantile * delay / count, 0.9)) * (1 - slack)
+    middle, high = fastest * (1 - min(delay / count, 0.5)), slowest * (1 + slack)
     possible = min(least_s, *samples)
     if middle < possible:  # the true time is anywhere between the limit and what the clock said
         middle, high = possible, max(high, *samples)
-    return Estimate(middle, max(low, possible), high, crowded)
+    return Estimate(middle, max(low, possible), high, slowest / quickest)
+
+
+def _with_caches(seconds: float, factor: float, least_s: float) -> float:
+    """The time if all but the arithmetic takes `factor` times as long."""
+    return seconds + (factor - 1) * max(0.0, seconds - least_s)
 
 
 def _settled(readings: Sequence[Reading]) -> list[Reading]:
