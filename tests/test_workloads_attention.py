@@ -13,23 +13,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from torch import nn
-from tvm import relax, te
+from tvm import te
 
-from tlmd.alternatives.attention import Attention, Operand
+from tests.lowered import INFO, error_of, lowered_module, task_names
+from tlmd.alternatives.attention import Attention
+from tlmd.alternatives.attention_operand import Operand
 from tlmd.alternatives.contraction import DTYPE, long
 from tlmd.alternatives.softmax import power_of_two
 from tlmd.language.sentence import decode, encode
-from tlmd.model_spec import ModelSpec
 from tlmd.space.schedule import InvalidCandidate
 from tlmd.space.space import TaskSpace
-from tlmd.space.target import float_lanes, resolve, tvm_target
+from tlmd.space.target import float_lanes, tvm_target
 from tlmd.types import Task
 from tlmd.workloads import lowering
 from tlmd.workloads.identity import task_id
-from tlmd.workloads.preparation import LoweredModel, lower_source
-from tlmd.workloads.torch_frontend import from_module
+from tlmd.workloads.preparation import LoweredModel
 
-INFO = resolve("native")
 TARGET = tvm_target(INFO)
 LANES = float_lanes(TARGET)
 sdpa = nn.functional.scaled_dot_product_attention
@@ -74,16 +73,7 @@ class Layer(nn.Module):
 
 def _lowered(layer: Layer, images: int, keys: int) -> tuple[LoweredModel, Any]:
     torch.manual_seed(0)
-    return _lowered_module(layer.eval(), (torch.randn(images, 7, 8), torch.randn(images, keys, 8)))
-
-
-def _lowered_module(layer: nn.Module, inputs: tuple[Any, ...]) -> tuple[LoweredModel, Any]:
-    source = from_module("layer", layer, inputs)
-    return lower_source(ModelSpec("layer"), source, INFO), source
-
-
-def _names(model: LoweredModel) -> list[str]:
-    return sorted(task.name for task in model.tasks)
+    return lowered_module(layer.eval(), (torch.randn(images, 7, 8), torch.randn(images, keys, 8)))
 
 
 @pytest.mark.parametrize(
@@ -97,118 +87,19 @@ def _names(model: LoweredModel) -> list[str]:
 )
 def test_attention_is_one_task(kind: str, images: int, heads: int, shared: int, keys: int) -> None:
     model, source = _lowered(Layer(kind, heads, shared), images, keys)
-    names = _names(model)
+    names = task_names(model)
     assert names.count("attention") == 1
     assert not [name for name in names if "softmax" in name or "matmul2" in name]
     (task,) = (task for task in model.tasks if task.name == "attention")
     shapes = [[int(d) for d in p.ty.shape] for p in tvm.ir.load_json(task.module)["main"].params]
     # Keys and values are columns of one product, and not repeated.
     assert sorted(shapes[1]) == sorted([images, keys, 2 * heads // shared, LANES])
-    assert _error(model, source) < 1e-5
-
-
-class Together(nn.Module):
-    """Query, key and value of one input; `kind` says how they lie in the product of it."""
-
-    def __init__(self, kind: str) -> None:
-        super().__init__()
-        self.kind = kind
-        self.products = nn.Linear(8, 6 * LANES)
-        self.parts = nn.ModuleList(nn.Linear(8, 2 * LANES, bias=i != 1) for i in range(3))
-        self.layer = nn.MultiheadAttention(2 * LANES, 2, batch_first=True).eval()
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        images, rows, _ = x.shape
-        if self.kind == "torch":
-            wide = self.parts[0](x)
-            found: torch.Tensor = self.layer(wide, wide, wide, need_weights=False)[0]
-            return found
-        if self.kind == "apart":
-            q, k, v = (part(x).view(images, rows, 2, LANES).transpose(1, 2) for part in self.parts)
-        elif self.kind == "thirds":
-            thirds = self.products(x).chunk(3, -1)
-            q, k, v = (t.view(images, rows, 2, LANES).transpose(1, 2) for t in thirds)
-        elif self.kind == "blocks":
-            blocks = self.products(x).reshape(images, rows, 3, 2, LANES).permute(2, 0, 3, 1, 4)
-            q, k, v = blocks.unbind(0)
-        else:
-            heads = self.products(x).view(images, rows, 2, 3, LANES)
-            q, k, v = (heads[:, :, :, i].transpose(1, 2) for i in range(3))
-        return sdpa(q * 0.9, k, v).transpose(1, 2).flatten(2)
-
-
-@pytest.mark.parametrize("kind", ["apart", "thirds", "blocks", "every third head", "torch"])
-@pytest.mark.parametrize("images", [1, 2])
-def test_attention_reads_the_columns_of_one_product(kind: str, images: int) -> None:
-    torch.manual_seed(0)
-    model, source = _lowered_module(Together(kind).eval(), (torch.randn(images, 7, 8),))
-    (task,) = (task for task in model.tasks if task.name == "attention")
-    product, _ = (p.ty.shape for p in tvm.ir.load_json(task.module)["main"].params)
-    assert [int(extent) for extent in product[2:]] == [6, LANES]
-    moved = [name for name in _names(model) if "transpose" in name]
-    assert len(moved) == (3 if kind == "torch" and images > 1 else 0)  # its rows are first
-    assert not any(word in name for name in _names(model) for word in ("slice", "take", "split"))
-    assert _error(model, source) < 1e-5
-
-
-class Cached(Together):
-    """Returns its keys, too, as models do that keep them for the next word."""
-
-    def forward(self, x: torch.Tensor) -> Any:
-        q, k, v = (part(x).view(*x.shape[:2], 2, LANES).transpose(1, 2) for part in self.parts)
-        return sdpa(q, k, v), k
-
-
-class Rotated(Together):
-    """Turns query and key by an angle for each row, as LLaMA does."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        q, k, v = (part(x).view(*x.shape[:2], 2, LANES).transpose(1, 2) for part in self.parts)
-        angles = torch.arange(x.shape[1])[:, None] * torch.linspace(1, 0.1, LANES)
-        return sdpa(_turned(q, angles), _turned(k, angles), v).transpose(1, 2).flatten(2)
-
-
-def _turned(part: torch.Tensor, angles: torch.Tensor) -> torch.Tensor:
-    low, high = part.chunk(2, -1)
-    return part * angles.cos() + torch.cat((-high, low), -1) * angles.sin()
-
-
-def test_rotated_queries_and_keys_are_columns_of_one_product_too() -> None:
-    torch.manual_seed(0)
-    model, source = _lowered_module(Rotated("apart").eval(), (torch.randn(2, 7, 8),))
-    assert sum("matmul" in name for name in _names(model)) == 1
-    assert not any(name in ("strided_slice", "split") for name in _names(model))
-    assert _error(model, source) < 1e-5
-
-
-def test_projections_with_another_use_stay_apart() -> None:
-    torch.manual_seed(0)
-    model, source = _lowered_module(Cached("apart").eval(), (torch.randn(1, 7, 8),))
-    (task,) = (task for task in model.tasks if task.name == "attention")
-    shapes = [p.ty.shape for p in tvm.ir.load_json(task.module)["main"].params]
-    assert sorted(int(shape[2]) for shape in shapes[:-1]) == [2, 4]  # keys; query and value
-    for got, want in _outputs(model, source):
-        assert np.abs(got - want).max() < 1e-5
-
-
-def _error(model: LoweredModel, source: Any) -> float:
-    """The largest error of the compiled model's only output."""
-    ((got, want),) = _outputs(model, source)
-    return float(np.abs(got - want).max())
-
-
-def _outputs(model: LoweredModel, source: Any) -> list[tuple[NDArray[Any], NDArray[Any]]]:
-    """The compiled model's outputs and the original's, on its own random inputs."""
-    compiled = lowering.compile_model(model.lowered, TARGET)
-    machine = relax.VirtualMachine(compiled.executable, tvm.cpu())
-    inputs = source.random_inputs(0)
-    got = machine["main"](*map(tvm.runtime.tensor, inputs))
-    return [(g.numpy(), w) for g, w in zip(got, source.reference(*inputs), strict=True)]
+    assert error_of(model, source) < 1e-5
 
 
 def test_weights_that_the_model_returns_are_not_fused() -> None:
     model, _ = _lowered(Layer("weights", 2, 1), 1, 7)
-    assert "attention" not in _names(model)
+    assert "attention" not in task_names(model)
 
 
 sizes = st.integers(1, 40)

@@ -17,6 +17,7 @@ import tvm
 from tvm import te, tirx
 
 from tlmd.alternatives import bfloat16
+from tlmd.alternatives.attention_operand import Operand
 from tlmd.alternatives.contraction import DTYPE, axis, long
 from tlmd.alternatives.implementation import Implementation
 from tlmd.alternatives.packed import clamped, multiple, padded_rows, panel_vectors
@@ -37,37 +38,6 @@ SUMS = ("attention_sums", "attention_few_sums", "attention_sum")
 QUERY, SHORT_WEIGHTS, VALUES = "attention_query", "attention_short_weights", "attention_values"
 """Blocks that round to pairs of bfloat16."""
 _FEW_LANES = 4
-
-
-@dataclass(frozen=True)
-class Operand:
-    """A tensor of four dimensions in any order, or some heads of it."""
-
-    order: str
-    """A permutation of ``BHLD``: images, heads, rows (or keys), elements of a head."""
-
-    shape: tuple[int, ...]
-    """Of the whole tensor."""
-
-    first: int = 0
-    """The first head."""
-
-    heads: int | None = None
-    """How many heads; None: all."""
-
-    step: int = 1
-    """From one head to the next."""
-
-    def size(self, letter: str) -> int:
-        """The extent of one dimension; of the heads, how many are its own."""
-        if letter == "H" and self.heads is not None:
-            return self.heads
-        return self.shape[self.order.index(letter)]
-
-    def read(self, tensor: Any, **at: Any) -> Any:
-        """An element, by the letters of the dimensions; heads are counted among its own."""
-        at["H"] = at["H"] * self.step + self.first
-        return tensor[tuple(at[letter] for letter in self.order)]
 
 
 @dataclass(frozen=True)

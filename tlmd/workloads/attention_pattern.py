@@ -14,7 +14,8 @@ import tvm
 from tvm import relax
 from tvm.ir import GenericConst
 
-from tlmd.alternatives.attention import Attention, Operand
+from tlmd.alternatives.attention import Attention
+from tlmd.alternatives.attention_operand import Operand
 from tlmd.space.target import float_lanes
 from tlmd.workloads.columns import View, columns_of
 from tlmd.workloads.reshapes import order_of, static_shape

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from tvm import relax
 from tvm.ir import GenericConst
 
-from tlmd.alternatives.attention import Operand
+from tlmd.alternatives.attention_operand import Operand
 from tlmd.workloads.reshapes import order_of, static_shape
 from tlmd.workloads.rewrites import factor_of, op_name
 

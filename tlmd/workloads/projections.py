@@ -23,7 +23,7 @@ _MOST_OPERATORS = 24  # between a projection and its attention; rotary embedding
 
 
 @dataclass(eq=False)
-class _Group:
+class _Combined:
     """Projections of one tensor, and the variable of their common product once there is one."""
 
     data: Any
@@ -58,7 +58,7 @@ class CombineProjections(PyExprMutator):  # type: ignore[misc]
             for argument in getattr(call, "args", ())
             if isinstance(argument, relax.Var)
         }
-        self.columns: dict[Any, tuple[_Group, int]] = {}
+        self.columns: dict[Any, tuple[_Combined, int]] = {}
         for call in self.pattern.values.values():
             found = self.pattern.find(call)
             if found is not None:
@@ -75,7 +75,7 @@ class CombineProjections(PyExprMutator):  # type: ignore[misc]
 
     def _plan(self, operands: list[Any]) -> None:
         """Group the projections that lead to the operands of one attention."""
-        groups: list[_Group] = []
+        groups: list[_Combined] = []
         for matmul in self._matmuls(operands):
             projection = self._projection(matmul)
             if projection is None or projection.result in self.columns:
@@ -83,7 +83,7 @@ class CombineProjections(PyExprMutator):  # type: ignore[misc]
             data = matmul.args[0]
             group = next((one for one in groups if one.data.same_as(data)), None)
             if group is None:
-                groups.append(group := _Group(data, []))
+                groups.append(group := _Combined(data, []))
             group.members.append(projection)
         for group in groups:
             first = 0
@@ -133,7 +133,7 @@ class CombineProjections(PyExprMutator):  # type: ignore[misc]
             return None
         return self.users.get(variables[0])
 
-    def _product(self, group: _Group) -> Any:
+    def _product(self, group: _Combined) -> Any:
         """The variable of the product with all weights, with all biases if there are any."""
         weights = np.concatenate([one.weights for one in group.members], 1)
         data = self.visit_expr(group.data)
