@@ -29,6 +29,10 @@ from tlmd.language.vocabulary import WORDS
 
 _DATA = Path("benchmarks/data")
 _CAMPAIGN, _DISTILLED = _DATA / "demonstrations.msgpack.gz", _DATA / "distilled.msgpack.gz"
+_SECOND_CAMPAIGN = tuple(
+    _DATA / f"{name}.msgpack.gz"
+    for name in ("demonstrations_synthetic", "demonstrations_seldom", "distilled_seldom")
+)
 _SHIPPED = "shipped"
 _GENERATIONS = GenerateConfig().generations
 
@@ -70,6 +74,9 @@ ARMS = {
     "and distilled, `small`": Arm((_CAMPAIGN, _DISTILLED), "small", {"worst": 0.3}),
     "and distilled, prompt without accesses": Arm(
         (_CAMPAIGN, _DISTILLED), plan={"worst": 0.3}, rewrite=without_accesses
+    ),
+    "and distilled, both campaigns": Arm(
+        (_CAMPAIGN, _DISTILLED, *_SECOND_CAMPAIGN), plan={"worst": 0.3}
     ),
 }
 # Column: figure of `bank_judge`.
