@@ -51,13 +51,13 @@ def _windows(target: TargetInfo, groups: int, path: Path) -> list[Task]:
 
     from tlmd.learn.encode import read_records
     from tlmd.space import windows
-    from tlmd.space.target import float_lanes, tvm_target
+    from tlmd.space.target import tvm_target, vector_unit
 
-    lanes = float_lanes(tvm_target(target))
+    unit = vector_unit(tvm_target(target))
     known, records = read_records(path)
     found: dict[bool, list[Task]] = {True: [], False: []}
     for task in (task for task in known if not records[task.id]):
-        if windows.sketch(tvm.ir.load_json(task.module), lanes, 1):
+        if windows.sketch(tvm.ir.load_json(task.module), unit, 1):
             found["conv" in task.name].append(replace(task, target=target))
     return [task for tasks in found.values() for task in tasks[: groups // 2]]
 

@@ -32,7 +32,7 @@ from tlmd.records import metaschedule
 from tlmd.space import schedule
 from tlmd.space.describe import describe
 from tlmd.space.space import TaskSpace
-from tlmd.space.target import float_lanes, resolve, tvm_target
+from tlmd.space.target import resolve, tvm_target
 from tlmd.types import MeasureInput, Status, Task
 from tlmd.workloads import lowering
 from tlmd.workloads.alternatives import substitute, with_alternatives
@@ -42,7 +42,7 @@ from tlmd.workloads.torch_frontend import from_module
 
 INFO = resolve("native")
 TARGET = tvm_target(INFO)
-LANES = float_lanes(TARGET)
+CHANNELS = 16  # whole vectors on every CPU
 
 
 class Network(nn.Module):
@@ -56,20 +56,21 @@ class Network(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        wide = 2 * LANES
-        self.first = nn.Conv2d(3, LANES, 3, padding=1)
-        self.plain = nn.Conv2d(LANES, wide, 3, padding=1)
+        wide = 2 * CHANNELS
+        self.first = nn.Conv2d(3, CHANNELS, 3, padding=1)
+        self.plain = nn.Conv2d(CHANNELS, wide, 3, padding=1)
         self.residual = nn.Conv2d(wide, wide, 3, padding=1)
-        self.unpadded = nn.Conv2d(wide, LANES, 3)
-        self.tall = nn.Conv2d(LANES, LANES, 3, padding=1)
-        self.solid = nn.Conv3d(LANES, LANES, 3, padding=(0, 1, 1))
-        self.strided = nn.Conv2d(LANES, LANES, 3, 2, 1)
-        self.depthwise = nn.Conv2d(LANES, LANES, 3, 1, 1, groups=LANES)  # zeros: no alternative
-        self.grouped = nn.Conv2d(LANES, LANES, 3, 1, 1, groups=2)
-        self.broad = nn.Conv2d(LANES, 4 * LANES, 3, 1, 1, groups=2)
-        self.uneven = nn.Conv2d(4 * LANES, 3 * LANES, 1, groups=LANES)
-        self.wide = nn.Linear(4, 5 * LANES + LANES // 2)
-        self.narrow = nn.Linear(5 * LANES + LANES // 2, 3)
+        self.unpadded = nn.Conv2d(wide, CHANNELS, 3)
+        self.tall = nn.Conv2d(CHANNELS, CHANNELS, 3, padding=1)
+        self.solid = nn.Conv3d(CHANNELS, CHANNELS, 3, padding=(0, 1, 1))
+        self.strided = nn.Conv2d(CHANNELS, CHANNELS, 3, 2, 1)
+        # Zeros: no alternative.
+        self.depthwise = nn.Conv2d(CHANNELS, CHANNELS, 3, 1, 1, groups=CHANNELS)
+        self.grouped = nn.Conv2d(CHANNELS, CHANNELS, 3, 1, 1, groups=2)
+        self.broad = nn.Conv2d(CHANNELS, 4 * CHANNELS, 3, 1, 1, groups=2)
+        self.uneven = nn.Conv2d(4 * CHANNELS, 3 * CHANNELS, 1, groups=CHANNELS)
+        self.wide = nn.Linear(4, 5 * CHANNELS + CHANNELS // 2)
+        self.narrow = nn.Linear(5 * CHANNELS + CHANNELS // 2, 3)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = torch.relu(self.first(x))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tlmd.alternatives.packed import padded_rows, panel_vectors
+from tlmd.alternatives.kernel import VectorUnit, padded_rows, panel_vectors
 from tlmd.alternatives.transforms import PACKED, transform
+from tlmd.space.target import resolve, tvm_target, vector_unit
 
 
 @given(st.integers(1, 5000))
@@ -50,3 +52,34 @@ def test_panels_waste_little(vectors: int) -> None:
     width = panel_vectors(vectors)
     padded = -(-vectors // width) * width
     assert 1 <= width <= 4 and padded <= max(vectors + 1, 1.4 * vectors)
+
+
+@given(st.integers(1, 5000), st.integers(1, 400), st.sampled_from([4, 8]))
+def test_kernels_of_sixteen_registers_fit_and_waste_little(
+    rows: int, vectors: int, lanes: int
+) -> None:
+    padded, panel = VectorUnit(lanes, registers=16).padded(rows, vectors * lanes)
+    width = panel // lanes
+    assert rows <= padded < rows + 8 and panel % lanes == 0
+    if rows >= 4:
+        assert any(padded % height == 0 and height * width <= 12 for height in (4, 5, 6, 8))
+        waste = padded * -(-vectors // width) * width / (rows * vectors)
+        assert waste <= 1.25 or rows < 16 or vectors < 8
+
+
+@given(st.integers(5, 5000), st.integers(1, 400), st.sampled_from([16, 32]))
+def test_divided_columns_are_never_too_many(rows: int, vectors: int, registers: int) -> None:
+    padded, panel = VectorUnit(8, registers).divided(rows, vectors * 8)
+    assert vectors * 8 % panel == 0 and rows <= padded <= max(rows + 8, 1.02 * rows)
+
+
+@pytest.mark.parametrize(
+    ("target", "unit"),
+    [
+        ('{"kind":"llvm","mcpu":"haswell"}', VectorUnit(8, 16)),
+        ('{"kind":"llvm","mcpu":"znver5"}', VectorUnit(16, 32)),
+        ('{"kind":"llvm","mtriple":"aarch64-linux-gnu"}', VectorUnit(4, 32)),
+    ],
+)
+def test_only_avx512_and_arm_have_many_registers(target: str, unit: VectorUnit) -> None:
+    assert vector_unit(tvm_target(resolve(target))) == unit

@@ -20,15 +20,16 @@ from tlmd.alternatives.contraction import substituted
 from tlmd.alternatives.prefetch import with_prefetches
 from tlmd.model_spec import ModelSpec
 from tlmd.space.space import TaskSpace
-from tlmd.space.target import float_lanes, resolve, tvm_target
+from tlmd.space.target import resolve, tvm_target, vector_unit
 from tlmd.types import Task
 from tlmd.workloads.alternatives import with_alternatives
 from tlmd.workloads.preparation import lower_source
 from tlmd.workloads.torch_frontend import from_module
 
 INFO = resolve("native")
-LANES = float_lanes(tvm_target(INFO))
+LANES = vector_unit(tvm_target(INFO)).lanes
 PREFETCH = "tlmd_prefetch"
+WIDE = 384  # large enough for Strassen's algorithm
 
 
 class Network(nn.Module):
@@ -36,7 +37,7 @@ class Network(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.wide = nn.Linear(24 * LANES, 24 * LANES)
+        self.wide = nn.Linear(WIDE, WIDE)
         self.small = nn.Linear(24, 12 * LANES)
         self.convolution = nn.Conv2d(2 * LANES, 4 * LANES, 3, padding=1)
 
@@ -49,7 +50,7 @@ class Network(nn.Module):
 @pytest.fixture(scope="module")
 def tasks() -> list[Task]:
     torch.manual_seed(0)
-    inputs = torch.randn(437, 24 * LANES), torch.randn(24, 24), torch.randn(1, 2 * LANES, 16, 16)
+    inputs = torch.randn(437, WIDE), torch.randn(24, 24), torch.randn(1, 2 * LANES, 16, 16)
     source = from_module("network", Network().eval(), inputs)
     found = with_alternatives(lower_source(ModelSpec("network"), source, INFO).tasks)
     return [task for task in found if task.alternative]

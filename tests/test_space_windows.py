@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tvm import te, topi
 
+from tlmd.alternatives.kernel import VectorUnit
 from tlmd.language.sentence import decode, encode
 from tlmd.space import windows
 from tlmd.space.space import TaskSpace
@@ -22,6 +23,7 @@ from tlmd.workloads.identity import task_id
 from tlmd.workloads.lowering import as_task
 
 INFO = resolve("native")
+UNIT = VectorUnit(16)
 
 
 @dataclass(frozen=True)
@@ -96,7 +98,7 @@ def test_depthwise_convolutions_are_computed_rightly(layer: Depthwise, seed: int
     module = layer.module()
     space = TaskSpace(as_task(task_id(module), module, "main", 1, INFO))
     own = len(space.sketches) - 1
-    traces = windows.sketch(module, 16, 16)
+    traces = windows.sketch(module, UNIT, 16)
     assert len(traces) == 1
     candidate = space.random(Random(seed), own)
     assert (
@@ -122,15 +124,15 @@ def _pool(kind: str, channels: int, layout: str) -> Any:
 
 @pytest.mark.parametrize("kind", ["max", "avg"])
 def test_pools_have_the_sketch_where_channels_fill_vectors(kind: str) -> None:
-    assert len(windows.sketch(_pool(kind, 32, "NHWC"), 16, 16)) == 1
-    assert windows.sketch(_pool(kind, 3, "NHWC"), 16, 16) == []
-    assert windows.sketch(_pool(kind, 32, "NCHW"), 16, 16) == []
+    assert len(windows.sketch(_pool(kind, 32, "NHWC"), UNIT, 16)) == 1
+    assert windows.sketch(_pool(kind, 3, "NHWC"), UNIT, 16) == []
+    assert windows.sketch(_pool(kind, 32, "NCHW"), UNIT, 16) == []
 
 
 def test_other_sums_do_not_have_it() -> None:
     left, right = te.placeholder((64, 32), name="left"), te.placeholder((32, 64), name="right")
     module = tvm.IRModule({"main": te.create_prim_func([left, right, topi.matmul(left, right)])})
-    assert windows.sketch(module, 16, 16) == []
+    assert windows.sketch(module, UNIT, 16) == []
     soft = topi.nn.softmax(left, axis=-1)
     module = tvm.IRModule({"main": te.create_prim_func([left, soft])})
-    assert windows.sketch(module, 16, 16) == []
+    assert windows.sketch(module, UNIT, 16) == []

@@ -23,14 +23,14 @@ from tlmd.alternatives.softmax import power_of_two
 from tlmd.language.sentence import decode, encode
 from tlmd.space.schedule import InvalidCandidate
 from tlmd.space.space import TaskSpace
-from tlmd.space.target import float_lanes, tvm_target
+from tlmd.space.target import tvm_target, vector_unit
 from tlmd.types import Task
 from tlmd.workloads import lowering
 from tlmd.workloads.identity import task_id
 from tlmd.workloads.preparation import LoweredModel
 
 TARGET = tvm_target(INFO)
-LANES = float_lanes(TARGET)
+LANES = vector_unit(TARGET).lanes
 sdpa = nn.functional.scaled_dot_product_attention
 
 
@@ -106,9 +106,23 @@ sizes = st.integers(1, 40)
 
 
 @settings(deadline=None, max_examples=8)
-@given(st.integers(1, 2), st.sampled_from([1, 2, 4]), sizes, sizes, st.booleans(), st.booleans())
+@given(
+    st.integers(1, 2),
+    st.sampled_from([1, 2, 4]),
+    sizes,
+    sizes,
+    st.booleans(),
+    st.booleans(),
+    st.sampled_from([16, 32]),
+)
 def test_random_candidates_are_right_and_can_be_said(
-    images: int, heads: int, rows: int, keys: int, biased: bool, transposed: bool
+    images: int,
+    heads: int,
+    rows: int,
+    keys: int,
+    biased: bool,
+    transposed: bool,
+    registers: int,
 ) -> None:
     shape = (images, keys, 1 + heads // 3, LANES)
     orders = ("BLHD", "BHDL" if transposed else "BLHD", "BLHD")
@@ -117,7 +131,8 @@ def test_random_candidates_are_right_and_can_be_said(
         Operand(order, tuple(np.transpose(np.empty(s), _axes(order)).shape))
         for order, s in zip(orders, shapes, strict=True)
     ]
-    attention = Attention(operands[0], operands[1], operands[2], 0.4, False, LANES)
+    query, key, value = operands
+    attention = Attention(query, key, value, 0.4, False, LANES, registers=registers)
     rng = np.random.default_rng(0)
     arrays = [rng.standard_normal(s).astype("float32") for s in shapes]
     bias = rng.standard_normal((1, rows, 1)).astype("float32")

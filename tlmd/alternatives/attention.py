@@ -20,7 +20,8 @@ from tlmd.alternatives import bfloat16
 from tlmd.alternatives.attention_operand import Operand
 from tlmd.alternatives.contraction import DTYPE, axis, long
 from tlmd.alternatives.implementation import Implementation
-from tlmd.alternatives.packed import clamped, multiple, padded_rows, panel_vectors
+from tlmd.alternatives.kernel import VectorUnit, multiple
+from tlmd.alternatives.packed import clamped
 from tlmd.alternatives.softmax import LOG2_E, limits, maximum, power_of_two
 from tlmd.alternatives.transforms import ATTENTION_BF16
 
@@ -65,6 +66,9 @@ class Attention:
     tensors: tuple[int, int, int] = (0, 1, 2)
     """Which of the tensors query, key and value are in."""
 
+    registers: int = 32
+    """Vector registers of the target."""
+
     @classmethod
     def from_json(cls, text: str) -> Attention:
         """What `to_json` has written."""
@@ -91,7 +95,12 @@ class Attention:
     @property
     def panel(self) -> int:
         """Keys that lie together."""
-        return panel_vectors(-(-self.keys // self.lanes)) * self.lanes
+        return self._padded[1]
+
+    @property
+    def _padded(self) -> tuple[int, int]:
+        """Rows in all, and keys of a panel."""
+        return VectorUnit(self.lanes, self.registers).padded(self.rows, self.keys)
 
     @property
     def padded_keys(self) -> int:
@@ -132,7 +141,7 @@ class Attention:
     def _stage(self, extents: tuple[int, ...], element: Callable[..., Any], name: str) -> Any:
         """A tensor ``[images * heads, padded rows, ...]``."""
         groups = self.query.size("B") * self.query.size("H")
-        return te.compute(long((groups, padded_rows(self.rows), *extents)), element, name=name)
+        return te.compute(long((groups, self._padded[0], *extents)), element, name=name)
 
     def _head(self, group: Any, operand: Operand) -> dict[str, Any]:
         heads = self.query.size("H")
@@ -140,7 +149,7 @@ class Attention:
         return {"B": group // heads, "H": group % heads // shared}
 
     def _row(self, row: Any) -> Any:
-        return clamped(row, self.rows, padded_rows(self.rows))
+        return clamped(row, self.rows, self._padded[0])
 
     def _key(self, index: Any) -> Any:
         return clamped(index, self.keys, self.padded_keys)

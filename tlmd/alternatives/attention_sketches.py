@@ -10,7 +10,7 @@ from tlmd.alternatives import bfloat16
 from tlmd.alternatives.scheduling import StageSchedule
 
 # Of each kernel, which is unrolled: with larger ones LLVM takes seconds.
-_MOST_ROWS, _MOST_VECTORS, _MOST_UNROLLED = 14, 4, 4
+_MOST_VECTORS, _MOST_UNROLLED = 4, 4
 _PAIRS = (stages.QUERY, stages.SHORT_WEIGHTS, stages.VALUES)
 
 
@@ -19,8 +19,8 @@ def by_rows(program: StageSchedule) -> None:
     schedule = program.schedule
     scores, context = program.block(stages.SCORES), program.block(stages.CONTEXT)
     _, rows, keys, depth = schedule.get_loops(scores)
-    blocks, tiles, row = schedule.sample_perfect_tile(rows, 3, _MOST_ROWS)
     width = int(schedule.get(scores).reads[1].source.ty.shape[-1]) // program.lanes
+    blocks, tiles, row = schedule.sample_perfect_tile(rows, 3, program.unit.most_rows(width))
     panel, vectors, lane = schedule.split(keys, [None, width, program.lanes])
     _, key_vectors = schedule.sample_perfect_tile(vectors, 2, _MOST_VECTORS)
     schedule.fuse(panel, vectors, lane)  # the block is moved as a whole

@@ -32,6 +32,7 @@ from tlmd.alternatives.contraction import (
 )
 from tlmd.alternatives.groups import Blocks
 from tlmd.alternatives.implementation import Implementation
+from tlmd.alternatives.kernel import VectorUnit, multiple
 from tlmd.alternatives.transforms import PACKED, PACKED_BF16, PACKED_INT8
 from tlmd.alternatives.words import WORD, Words
 
@@ -41,22 +42,18 @@ FILLED, PAIRS, PRODUCTS, PLACED = (
 WORDS = {PACKED_BF16: bfloat16.WORDS, PACKED_INT8: int8.WORDS}
 """By the name of the alternative: short numbers that it multiplies by words."""
 _CHEAPER = 0.97  # the work of the packed program over that of the direct one; it is tried first
-_KERNEL_ROWS = (6, 8, 5)  # good kernels have so many rows
-_MOST_PADDED = 1.02  # rows in all over rows that are needed, for a choice of kernels
 _MOST_FILLED = 1.5  # numbers in words over numbers that are needed
 _NARROWEST = 4  # vectors of the output are at least a quarter as wide as those of the target
-_PANEL_VECTORS = {4: 1.0, 3: 1.02, 2: 1.1, 1: 1.4}
-"""Vectors of a panel -> time of a kernel for each of its vectors, relative, roughly measured."""
 
 
 def packed(
-    direct: Implementation, constants: Sequence[int], lanes: int, name: str = PACKED
+    direct: Implementation, constants: Sequence[int], unit: VectorUnit, name: str = PACKED
 ) -> Implementation | None:
     """The program with packed weights; None where they cannot be packed.
 
     The weights ``[..., N]`` become ``[panels, K, columns]`` with K the product of the other
-    dimensions (and the groups of a block) and columns a multiple of `lanes`, the elements of a
-    vector of the target. Columns too many are computed, but not written.
+    dimensions (and the groups of a block) and columns a multiple of a vector of the target, `unit`.
+    Columns too many are computed, but not written.
     `constants`: positions of the parameters that are weights. `name`: one of `WORDS`, or `PACKED`.
     With `PACKED_BF16` data and weights are rounded to bfloat16. `PACKED_INT8` is for products of
     integers. With both of them neighbours in `K` are one word.
@@ -66,13 +63,13 @@ def packed(
     found = contraction.with_constants(direct.module["main"], constants, dtype)
     if found is None:
         return None
-    columns = shape_of(found.output)[-1]
-    blocks = _blocks(found, lanes)
+    columns, lanes = shape_of(found.output)[-1], unit.lanes
+    blocks = _blocks(found, unit)
     if blocks is None or written_lanes(columns, lanes) * _NARROWEST < lanes:
         return None
     if words and not _has_words(found, blocks, words):
         return None
-    made = contraction.replaced(direct.module, found, _stages(found, blocks, lanes, words))
+    made = contraction.replaced(direct.module, found, _stages(found, blocks, unit, words))
     work = _CHEAPER * direct.work * multiple(columns, lanes) / columns * _zeros(blocks)
     return Implementation(name, made, direct.flops, work / words.count if words else work)
 
@@ -87,19 +84,19 @@ def _zeros(blocks: Blocks) -> int:
     return blocks.groups if is_depthwise else 1
 
 
-def _blocks(found: Contraction, lanes: int) -> Blocks | None:
+def _blocks(found: Contraction, unit: VectorUnit) -> Blocks | None:
     """The blocks of columns; None where this is neither a GEMM nor a grouped convolution."""
     column = found.spatial[-1]
     uses = [contraction.uses(index, column) for index in found.data.indices]
     if not any(uses):  # each column needs all of the data
         return groups.whole(found)
-    blocks = None if any(uses[:-1]) else groups.find(found, column, found.reduction[-1], lanes)
-    return blocks if blocks and blocks.columns % _panel(blocks, lanes) == 0 else None
+    blocks = None if any(uses[:-1]) else groups.find(found, column, found.reduction[-1], unit.lanes)
+    return blocks if blocks and blocks.columns % _padded(found, blocks, unit)[1] == 0 else None
 
 
-def _panel(blocks: Blocks, lanes: int) -> int:
-    """Columns of a panel."""
-    return panel_vectors(-(-blocks.columns // lanes)) * lanes
+def _padded(found: Contraction, blocks: Blocks, unit: VectorUnit) -> tuple[int, int]:
+    """Rows in all, and columns of a panel."""
+    return unit.padded(math.prod(shape_of(found.output)[:-1]), blocks.columns)
 
 
 def _has_words(found: Contraction, blocks: Blocks, words: Words) -> bool:
@@ -112,13 +109,12 @@ def _has_words(found: Contraction, blocks: Blocks, words: Words) -> bool:
     return is_along and padded <= _MOST_FILLED * blocks.channels
 
 
-def _stages(found: Contraction, blocks: Blocks, lanes: int, words: Words | None) -> Any:
+def _stages(found: Contraction, blocks: Blocks, unit: VectorUnit, words: Words | None) -> Any:
     """The function ``(data, weights, output)`` of the GEMM, and of writing its result."""
     spatial, reduction = found.spatial, found.reduction
     *outer, columns = shape_of(found.output)
     rows, depth = math.prod(outer), [*shape_of(found.weights.source)[:-2], blocks.channels]
-    panel = _panel(blocks, lanes)
-    padded = padded_rows(rows)
+    padded, panel = _padded(found, blocks, unit)
     dtype = dtype_of(found.data.source)
     given = te.placeholder(long(shape_of(found.data.source)), dtype, name="data")
     data, product = given, operator.mul
@@ -184,26 +180,6 @@ def written_lanes(columns: int, lanes: int) -> int:
     return math.gcd(columns, lanes)
 
 
-def padded_rows(rows: int) -> int:
-    """The least number of rows, at least `rows`, that the rows of a good kernel divide."""
-    if rows < min(_KERNEL_ROWS):
-        return rows
-    every = multiple(rows, math.lcm(*_KERNEL_ROWS[:2]))
-    if every < _MOST_PADDED * rows:
-        return every
-    return min(multiple(rows, kernel) for kernel in _KERNEL_ROWS)
-
-
-def multiple(number: int, factor: int) -> int:
-    """The least multiple of `factor` that is not smaller than `number`."""
-    return -(-number // factor) * factor
-
-
 def clamped(index: Any, extent: int, padded: int) -> Any:
     """An index below `padded`, of which those too many are the last one of `extent`."""
     return tirx.min(index, extent - 1) if padded > extent else index
-
-
-def panel_vectors(vectors: int) -> int:
-    """How many vectors a panel has: as few more in all as possible, for an efficient kernel."""
-    return min(_PANEL_VECTORS, key=lambda width: multiple(vectors, width) * _PANEL_VECTORS[width])

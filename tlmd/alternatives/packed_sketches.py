@@ -20,7 +20,7 @@ from tlmd.alternatives.contraction import dtype_of, shape_of
 from tlmd.alternatives.scheduling import StageSchedule, as_matrix
 from tlmd.alternatives.words import Words
 
-_MOST_ROWS, _MOST_VECTORS, _MOST_UNROLLED = 14, 4, 8
+_MOST_VECTORS, _MOST_UNROLLED = 4, 8
 
 
 @dataclass(frozen=True)
@@ -69,10 +69,9 @@ def _nest(program: StageSchedule) -> _GemmLoops:
     products = program.block(stages.PRODUCTS)
     rows, columns, *sums = schedule.get_loops(products)
     _, _, width = schedule.get(products).reads[1].source.ty.shape
-    panel, vectors, lane = schedule.split(
-        columns, [None, int(width) // program.lanes, program.lanes]
-    )
-    tile, row = program.tile(rows, 2, _MOST_ROWS)
+    wide = int(width) // program.lanes
+    panel, vectors, lane = schedule.split(columns, [None, wide, program.lanes])
+    tile, row = program.tile(rows, 2, program.unit.most_rows(wide))
     part, vector = program.tile(vectors, 2, _MOST_VECTORS)
     made = "".join(before[len(inlined) :])
     return _GemmLoops(panel, part, tile, sums, (row, vector, lane), made)

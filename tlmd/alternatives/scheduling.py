@@ -10,6 +10,7 @@ from tvm.tirx import IndexMap
 
 from tlmd.alternatives.contraction import flattened
 from tlmd.alternatives.implementation import SPATIAL
+from tlmd.alternatives.kernel import VectorUnit
 from tlmd.alternatives.words import Words
 
 
@@ -18,11 +19,12 @@ class StageSchedule:
     """A schedule, and what its steps need to know."""
 
     schedule: Any
-    lanes: int
-    """Elements of a vector of the target."""
+    unit: VectorUnit
+    """Vectors of the target."""
 
     def __post_init__(self) -> None:
         self.names = block_names(self.schedule)
+        self.lanes = self.unit.lanes
 
     def block(self, name: str) -> Any:
         return self.schedule.get_sblock(name)

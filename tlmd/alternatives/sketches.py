@@ -16,6 +16,7 @@ from tlmd.alternatives import (
     winograd,
     winograd_sketches,
 )
+from tlmd.alternatives.kernel import VectorUnit
 from tlmd.alternatives.scheduling import StageSchedule, block_names
 
 _PARALLEL = "meta_schedule.parallel"
@@ -28,16 +29,16 @@ _SKETCHES = {
 """By the name of a block that only such programs have."""
 
 
-def sketches(module: Any, lanes: int, parallel: int) -> list[Any]:
+def sketches(module: Any, unit: VectorUnit, parallel: int) -> list[Any]:
     """The traces of the sketches; empty where `module` is the program of no alternative.
 
-    `lanes`: elements of a vector; `parallel`: the default extent of parallel loops.
+    `unit`: vectors of the target; `parallel`: the default extent of parallel loops.
     """
     names = block_names(Schedule(module))
     found = []
     for build in (build for name in names for build in _SKETCHES.get(name, ())):
         schedule = Schedule(module, seed=1)
-        build(StageSchedule(schedule, lanes))
+        build(StageSchedule(schedule, unit))
         schedule.annotate(schedule.get_sblock("root"), _PARALLEL, parallel)
         found.append(schedule.trace)
     return found

@@ -31,22 +31,23 @@ from tlmd.alternatives.contraction import (
     unflattened,
 )
 from tlmd.alternatives.implementation import PER_ELEMENT, PER_WEIGHT, Implementation
-from tlmd.alternatives.packed import clamped, padded_rows
+from tlmd.alternatives.kernel import VectorUnit
+from tlmd.alternatives.packed import clamped
 from tlmd.alternatives.transforms import MULTIPLICATIONS, Multiplication
 
 SUMS, PRODUCTS, COMBINED, PLACED = (
     f"strassen_{stage}" for stage in ("sums", "products", "combined", "placed")
 )
-_KERNEL_ROWS = range(5, 15)  # good kernels have so many rows
 _LEAST_ROWS = 5  # of a part
-_PANEL_VECTORS = (4, 3, 2, 1)
 
 
-def strassen(direct: Implementation, constants: Sequence[int], lanes: int) -> list[Implementation]:
+def strassen(
+    direct: Implementation, constants: Sequence[int], unit: VectorUnit
+) -> list[Implementation]:
     """Strassen's programs; none where `direct` is no GEMM, and where they are not less work.
 
     Their weights are an argument ``[products, panels, K / parts, columns]`` at the same position.
-    `constants`: positions of the parameters that are weights. `lanes`: elements of a vector.
+    `constants`: positions of the parameters that are weights. `unit`: vectors of the target.
     A convolution of 1 x 1 is a GEMM, too.
     """
     found = contraction.with_constants(direct.module["main"], constants)
@@ -56,7 +57,7 @@ def strassen(direct: Implementation, constants: Sequence[int], lanes: int) -> li
     rows, depth = math.prod(outer), shape_of(found.weights.source)[-2]
     listed = []
     for name, by in MULTIPLICATIONS.items():
-        is_divided = depth % by.parts == columns % (by.parts * lanes) == 0
+        is_divided = depth % by.parts == columns % (by.parts * unit.lanes) == 0
         if not is_divided or rows < _LEAST_ROWS * by.parts:
             continue
         flops = direct.flops * by.products / by.parts**3
@@ -64,7 +65,7 @@ def strassen(direct: Implementation, constants: Sequence[int], lanes: int) -> li
         elements = per_part * rows * (depth + columns)
         work = flops + per_part * PER_WEIGHT * depth * columns + PER_ELEMENT * elements
         if work < direct.work:
-            module = contraction.replaced(direct.module, found, _stages(found, by, lanes))
+            module = contraction.replaced(direct.module, found, _stages(found, by, unit))
             listed.append(Implementation(name, module, flops, work))
     return listed
 
@@ -79,12 +80,12 @@ def _is_gemm(found: Contraction) -> bool:
     return is_along and has_no_window and not any(reads)
 
 
-def _stages(found: Contraction, by: Multiplication, lanes: int) -> Any:
+def _stages(found: Contraction, by: Multiplication, unit: VectorUnit) -> Any:
     """The function ``(data, weights, output)`` of the GEMM in stages."""
     spatial, reduction, parts = found.spatial, found.reduction, by.parts
     *outer, columns = shape_of(found.output)
     rows, inner = math.prod(outer), shape_of(found.weights.source)[-2] // parts
-    part, width = _rows_of_part(rows, parts), _columns_of_panel(columns, parts, lanes)
+    part, width = unit.divided(-(-rows // parts), columns // parts)
     panels = columns // (parts * width)
     data = te.placeholder(long(shape_of(found.data.source)), DTYPE, name="data")
     weights = te.placeholder(long((by.products, panels, inner, width)), DTYPE, name="weights")
@@ -122,16 +123,3 @@ def _stages(found: Contraction, by: Multiplication, lanes: int) -> Any:
         name=PLACED,
     )
     return te.create_prim_func([data, weights, placed])
-
-
-def _rows_of_part(rows: int, parts: int) -> int:
-    """Rows of a part: as few as possible, but so many that a good kernel divides them."""
-    fewest = -(-rows // parts)
-    if any(fewest % kernel == 0 for kernel in _KERNEL_ROWS):
-        return fewest
-    return padded_rows(fewest)
-
-
-def _columns_of_panel(columns: int, parts: int, lanes: int) -> int:
-    vectors = columns // (parts * lanes)
-    return next(width for width in _PANEL_VECTORS if vectors % width == 0) * lanes

@@ -15,7 +15,7 @@ from tlmd.alternatives import strassen as stages
 from tlmd.alternatives.contraction import shape_of
 from tlmd.alternatives.scheduling import StageSchedule, as_matrix
 
-_MOST_ROWS, _MOST_VECTORS, _MOST_UNROLLED = 14, 4, 8
+_MOST_VECTORS, _MOST_UNROLLED = 4, 8
 
 
 def by_rows(program: StageSchedule) -> None:
@@ -53,8 +53,9 @@ def _factors(program: StageSchedule, deep: int) -> tuple[list[Any], list[Any], l
         schedule.compute_inline(program.block(name))
     _, rows, _, columns, depth = schedule.get_loops(program.block(stages.PRODUCTS))
     vectors, lane = program.vectors(columns)
+    most_rows = program.unit.most_rows(int(schedule.get(vectors).extent))
     factors = (
-        list(schedule.sample_perfect_tile(rows, 3, _MOST_ROWS)),
+        list(schedule.sample_perfect_tile(rows, 3, most_rows)),
         list(schedule.sample_perfect_tile(vectors, 2, _MOST_VECTORS)),
         list(schedule.sample_perfect_tile(depth, deep, _MOST_UNROLLED)),
     )

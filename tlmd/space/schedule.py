@@ -13,7 +13,7 @@ from tvm.s_tir import meta_schedule as ms
 from tlmd.alternatives.sketches import sketches
 from tlmd.space import intrinsics, rules, transposition, windows
 from tlmd.space.sketches import plain_trace
-from tlmd.space.target import architecture, float_lanes
+from tlmd.space.target import architecture, vector_unit
 from tlmd.types import TargetInfo
 
 # The exceptions that TVM raises for a schedule it cannot apply. Its own errors are RuntimeErrors.
@@ -58,14 +58,15 @@ def design_space(target: Any, module: Any, seed: int) -> list[Any]:
     So a new rule does not change the index of a sketch that records refer to. An alternative has
     its own sketches: TVM's rules fail for its program, or make worse ones.
     """
-    own = sketches(module, float_lanes(target), _PARALLEL_EXTENT)
+    unit = vector_unit(target)
+    own = sketches(module, unit, _PARALLEL_EXTENT)
     if own:
         return own
     plain = context(target, module, seed)
     traces = [schedule.trace for schedule in plain.generate_design_space()]
     if target.kind.name != "cuda":
         traces += transposition.sketch(module, _PARALLEL_EXTENT)
-        traces += windows.sketch(module, float_lanes(target), _PARALLEL_EXTENT)
+        traces += windows.sketch(module, unit, _PARALLEL_EXTENT)
     if rules.EXTRA_RULES:
         generator = rules.with_extra_rules(plain.space_generator)
         extended = _context(module, target, generator, seed).generate_design_space()

@@ -13,11 +13,13 @@ import tvm
 from tvm.target import codegen
 
 from tlmd.alternatives import bfloat16, int8
+from tlmd.alternatives.kernel import VectorUnit
 from tlmd.errors import BadInput
 from tlmd.types import TargetInfo, content_hash
 
 # Widest first. The first one that the CPU has gives the ISA token and the vector bits.
 _X86_ISAS = (("avx512vnni", "avx512vnni", 512), ("avx512f", "avx512", 512), ("avx2", "avx2", 256))
+_X86_MANY_REGISTERS = 512  # bits of a vector: only AVX-512 has 32 registers
 _CACHE_DIR = Path("/sys/devices/system/cpu/cpu0/cache")
 
 
@@ -51,11 +53,14 @@ def tvm_target(info: TargetInfo) -> Any:
     return tvm.target.Target(json.loads(info.spec))
 
 
-def float_lanes(target: Any) -> int:
-    """How many float32 elements a vector of a TVM target has."""
+def vector_unit(target: Any) -> VectorUnit:
+    """What the vector instructions of a TVM target work on."""
     if str(target.kind.name) != "llvm":
-        return 1
-    return _vectors(target, architecture(str(_target_config(target).get("mtriple", ""))))[1] // 32
+        return VectorUnit(lanes=1)
+    arch = architecture(str(_target_config(target).get("mtriple", "")))
+    bits = _vectors(target, arch)[1]
+    is_small = arch == "x86_64" and bits < _X86_MANY_REGISTERS
+    return VectorUnit(bits // 32, 16 if is_small else 32)
 
 
 def has_bf16(info: TargetInfo) -> bool:

@@ -14,6 +14,7 @@ from tvm import tirx
 from tvm.s_tir import Schedule
 
 from tlmd.alternatives.implementation import REDUCTION, SPATIAL
+from tlmd.alternatives.kernel import VectorUnit
 from tlmd.alternatives.scheduling import StageSchedule, block_names, is_spatial
 from tlmd.space.sketches import PARALLEL
 
@@ -22,18 +23,18 @@ _MOST_UNROLLED = 8  # columns of a window
 _FEWEST_LANES = 4
 
 
-def sketch(module: Any, lanes: int, parallel: int) -> list[Any]:
+def sketch(module: Any, unit: VectorUnit, parallel: int) -> list[Any]:
     """The trace of the sketch; empty where the program does anything else.
 
-    `lanes`: elements of a vector; `parallel`: the default extent of parallel loops.
+    `unit`: vectors of the target; `parallel`: the default extent of parallel loops.
     """
-    program = StageSchedule(Schedule(module, seed=1), lanes)
+    program = StageSchedule(Schedule(module, seed=1), unit)
     schedule = program.schedule
     blocks = {name: schedule.get(program.block(name)) for name in program.names}
     found = [name for name, block in blocks.items() if not is_spatial(block)]
     if len(found) != 1 or not _is_by_channel(block := blocks[found[0]]):
         return []
-    program.lanes = math.gcd(int(_spatial(block)[-1].dom.extent), lanes)
+    program.lanes = math.gcd(int(_spatial(block)[-1].dom.extent), unit.lanes)
     if program.lanes < _FEWEST_LANES:
         return []
     try:

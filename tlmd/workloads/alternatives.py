@@ -20,7 +20,7 @@ from tlmd.alternatives.transforms import PACKED, PACKED_BF16, PACKED_INT8, trans
 from tlmd.alternatives.winograd import winograd
 from tlmd.errors import BadInput
 from tlmd.model_spec import BF16, FP32, INT8
-from tlmd.space.target import float_lanes, has_bf16, has_vnni, tvm_target
+from tlmd.space.target import has_bf16, has_vnni, tvm_target, vector_unit
 from tlmd.types import TargetInfo, Task
 from tlmd.workloads import lowering, rewrites
 from tlmd.workloads.identity import task_id
@@ -66,7 +66,7 @@ def _group(task: Task, strict_numerics: bool, precision: str) -> list[Task]:
 
 def _implementations(task: Task, strict_numerics: bool, precision: str) -> list[Implementation]:
     module = tvm.ir.load_json(task.module)
-    lanes = float_lanes(tvm_target(task.target))
+    unit = vector_unit(tvm_target(task.target))
     weights = [module["main"].params[index].ty.shape for index in task.constants]
     elements = sum(math.prod(int(extent) for extent in shape) for shape in weights)
     direct = Implementation(DIRECT, module, task.flops, task.flops + PER_WEIGHT * elements)
@@ -75,10 +75,10 @@ def _implementations(task: Task, strict_numerics: bool, precision: str) -> list[
         short = short_attention(direct, attention) if precision == BF16 else None
         return [direct] if short is None else [direct, short]
     names = [PACKED, *_SHORT.get(precision, [])]
-    others = [packed(direct, task.constants, lanes, name) for name in names]
+    others = [packed(direct, task.constants, unit, name) for name in names]
     found = [direct, *(other for other in others if other is not None)]
     if not strict_numerics:
-        found += [*winograd(direct, lanes), *strassen(direct, task.constants, lanes)]
+        found += [*winograd(direct, unit.lanes), *strassen(direct, task.constants, unit)]
     return found
 
 

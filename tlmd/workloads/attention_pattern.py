@@ -16,7 +16,7 @@ from tvm.ir import GenericConst
 
 from tlmd.alternatives.attention import Attention
 from tlmd.alternatives.attention_operand import Operand
-from tlmd.space.target import float_lanes
+from tlmd.space.target import vector_unit
 from tlmd.workloads.columns import View, columns_of
 from tlmd.workloads.reshapes import order_of, static_shape
 from tlmd.workloads.rewrites import dtype_of, factor_of, op_name, uses_of
@@ -73,17 +73,19 @@ class AttentionPattern:
         if scores is None or dtype_of(scores.query) != "float32":
             return None
         views = self._views(scores.query, scores.key, call.args[1])
-        lanes = float_lanes(tvm.target.Target.current())
-        if views is None or views[0].operand.size("D") % lanes:
+        unit = vector_unit(tvm.target.Target.current())
+        if views is None or views[0].operand.size("D") % unit.lanes:
             return None
         query, key, value = (view.operand for view in views)
         scale = scores.scale * math.prod(view.factor for view in views)
-        if value.size("D") % lanes or scale <= 0:
+        if value.size("D") % unit.lanes or scale <= 0:
             return None
         tables = (static_shape(one) for one in (call.args[0], softmax.args[0]))
         if any(table is None or table[-2:] != (query.size("L"), key.size("L")) for table in tables):
             return None  # a reshape mixes rows and keys
-        attention = Attention(query, key, value, scale, is_safe, lanes)
+        attention = Attention(
+            query, key, value, scale, is_safe, unit.lanes, registers=unit.registers
+        )
         bias = self._bias(scores.bias, attention)
         return None if bias is None else FoundAttention(attention, views, bias)
 

@@ -1,0 +1,93 @@
+"""Kernels of matrix products: a tile of rows x vectors of the result that stays in registers.
+
+For each number of the sum a kernel loads its vectors of weights and one number of each of its rows,
+and adds their products to the tile. With too many rows or vectors for the registers, sums are
+stored and loaded again in each turn; with too few, the core waits for loads and additions.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+_KERNEL_ROWS = (6, 8, 5)  # good kernels of 32 registers have so many rows
+_DIVIDING_ROWS = range(5, 15)  # those that are good enough, too
+_MOST_PADDED = 1.02  # rows in all over rows that are needed, for a choice of kernels
+_PANEL_VECTORS = {4: 1.0, 3: 1.02, 2: 1.1, 1: 1.4}
+"""Vectors of a panel -> time of a kernel for each of its vectors, relative, roughly measured."""
+_FEW_REGISTERS = 16
+_SMALL_KERNELS = {(4, 3): 1.0, (6, 2): 1.0, (5, 2): 1.02, (4, 2): 1.03, (8, 1): 1.22}
+"""Rows and vectors of kernels of 16 registers -> time of a product, relative, measured."""
+
+
+@dataclass(frozen=True)
+class VectorUnit:
+    """What the vector instructions of a CPU work on."""
+
+    lanes: int
+    """Elements of float32 in a vector."""
+
+    registers: int = 32
+
+    def most_rows(self, vectors: int) -> int:
+        """Rows of the largest kernel of a sketch that works on panels of so many vectors."""
+        if self.registers > _FEW_REGISTERS:
+            return 14
+        return 12 if vectors == 1 else 6
+
+    def padded(self, rows: int, columns: int) -> tuple[int, int]:
+        """Rows in all, and columns of a panel, of a GEMM with a result of ``[rows, columns]``.
+
+        The rows of a good kernel divide the rows in all. A panel is a multiple of `lanes`.
+        """
+        vectors = -(-columns // self.lanes)
+        if self.registers > _FEW_REGISTERS:
+            return padded_rows(rows), panel_vectors(vectors) * self.lanes
+        if rows < min(kernel for kernel, _ in _SMALL_KERNELS):
+            return rows, panel_vectors(vectors) * self.lanes
+        height, width = small_kernel(rows, vectors)
+        return multiple(rows, height), width * self.lanes
+
+    def divided(self, rows: int, columns: int) -> tuple[int, int]:
+        """As `padded`, where `columns` is a multiple of `lanes` and no column may be too many."""
+        vectors = columns // self.lanes
+        if self.registers > _FEW_REGISTERS:
+            width = next(width for width in _PANEL_VECTORS if vectors % width == 0)
+            is_divided = any(rows % kernel == 0 for kernel in _DIVIDING_ROWS)
+            return rows if is_divided else padded_rows(rows), width * self.lanes
+        fitting = [kernel for kernel in _SMALL_KERNELS if vectors % kernel[1] == 0]
+        height, width = small_kernel(rows, vectors, fitting)
+        return multiple(rows, height), width * self.lanes
+
+
+def small_kernel(
+    rows: int, vectors: int, kernels: Iterable[tuple[int, int]] = _SMALL_KERNELS
+) -> tuple[int, int]:
+    """The rows and vectors of the kernel of 16 registers that takes least with what is padded."""
+
+    def time(kernel: tuple[int, int]) -> float:
+        padded = multiple(rows, kernel[0]) * multiple(vectors, kernel[1])
+        return padded * _SMALL_KERNELS[kernel]
+
+    return min(kernels, key=time)
+
+
+def padded_rows(rows: int) -> int:
+    """The least number of rows, at least `rows`, that a good kernel of 32 registers divides."""
+    if rows < min(_KERNEL_ROWS):
+        return rows
+    every = multiple(rows, math.lcm(*_KERNEL_ROWS[:2]))
+    if every < _MOST_PADDED * rows:
+        return every
+    return min(multiple(rows, kernel) for kernel in _KERNEL_ROWS)
+
+
+def panel_vectors(vectors: int) -> int:
+    """How many vectors a panel has: as few more in all as possible, for an efficient kernel."""
+    return min(_PANEL_VECTORS, key=lambda width: multiple(vectors, width) * _PANEL_VECTORS[width])
+
+
+def multiple(number: int, factor: int) -> int:
+    """The least multiple of `factor` that is not smaller than `number`."""
+    return -(-number // factor) * factor
