@@ -11,6 +11,7 @@ interruption. The headline `ratio` is the speed of the best of 16 after over tha
 
 from __future__ import annotations
 
+import json
 import random
 import sys
 from collections.abc import Mapping, Sequence
@@ -89,11 +90,41 @@ def _measured_again(store: Any, measurer: Any, task: Task, entry: Entry, count: 
     known = store.records(task.id, task.target.fingerprint)
     if not known:
         space = TaskSpace(task)
-        drawn = random.Random(0).sample(entry.records, min(count, len(entry.records)))
+        records = list(_translated(entry, task).values())
+        drawn = random.Random(0).sample(records, min(count, len(records)))
         known = measure_proposals(measurer, task, [_proposal(space, r) for r in drawn])
         store.add_records(known)
         print(f"{task.name}: {len(known)} measured again", file=sys.stderr, flush=True)
     return _with_records(replace(entry, task=task), known)
+
+
+def _translated(entry: Entry, task: Task) -> dict[str, Record]:
+    """The records of the bank's task for `task`, the same on this CPU, by the bank's candidates.
+
+    TVM may list the sketches of another CPU in another order. Those for vectors of another width
+    are left out.
+    """
+    from tlmd.space.space import TaskSpace
+
+    indices = {text: index for index, text in enumerate(_instructions(TaskSpace(task)))}
+    here = [indices.get(text) for text in _instructions(TaskSpace(entry.task))]
+    found = {}
+    for record in entry.records:
+        sketch = here[record.candidate.sketch]
+        if sketch is not None:
+            candidate = replace(record.candidate, sketch=sketch)
+            found[record.candidate.id] = replace(record, candidate=candidate)
+    return found
+
+
+def _instructions(space: Any) -> list[str]:
+    """The instructions of each sketch, without its decisions."""
+    from tlmd.space.sketches import plain_trace
+
+    return [
+        json.dumps(plain_trace(space.trace(sketch.index))[0], sort_keys=True)
+        for sketch in space.sketches
+    ]
 
 
 def _with_records(entry: Entry, records: list[Record]) -> Entry:
@@ -157,7 +188,9 @@ def _orders(
 
 def _the_same(known: Entry, again: Entry) -> Entry:
     """The bank's task with those of its candidates only that were measured again."""
-    by_id = {record.candidate.id: record for record in known.records}
+    own = {record.candidate.id: record for record in known.records}
+    here = _translated(known, again.task)
+    by_id = {record.candidate.id: own[candidate] for candidate, record in here.items()}
     return _with_records(known, [by_id[record.candidate.id] for record in again.records])
 
 
