@@ -62,13 +62,14 @@ def design_space(target: Any, module: Any, seed: int) -> list[Any]:
     own = sketches(module, unit, _PARALLEL_EXTENT)
     if own:
         return own
-    plain = context(target, module, seed)
-    traces = [schedule.trace for schedule in plain.generate_design_space()]
+    generator = rules.in_one_order(context(target, module, seed).space_generator)
+    made = _context(module, target, generator, seed).generate_design_space()
+    traces = [schedule.trace for schedule in made]
     if target.kind.name != "cuda":
         traces += transposition.sketch(module, _PARALLEL_EXTENT)
         traces += windows.sketch(module, unit, _PARALLEL_EXTENT)
     if rules.EXTRA_RULES:
-        generator = rules.with_extra_rules(plain.space_generator)
+        generator = rules.with_extra_rules(generator)
         extended = _context(module, target, generator, seed).generate_design_space()
         known = {_instructions(trace) for trace in traces}
         traces += [s.trace for s in extended if _instructions(s.trace) not in known]

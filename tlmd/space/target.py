@@ -20,6 +20,8 @@ from tlmd.types import TargetInfo, content_hash
 # Widest first. The first one that the CPU has gives the ISA token and the vector bits.
 _X86_ISAS = (("avx512vnni", "avx512vnni", 512), ("avx512f", "avx512", 512), ("avx2", "avx2", 256))
 _X86_MANY_REGISTERS = 512  # bits of a vector: only AVX-512 has 32 registers
+_ORDER = "one order of sketches"
+"""Keeps records apart that have the sketches of such CPUs in the order of earlier versions."""
 _CACHE_DIR = Path("/sys/devices/system/cpu/cpu0/cache")
 
 
@@ -97,7 +99,10 @@ def _describe(target: Any) -> TargetInfo:
     l1, l2, l3 = _caches()
     cores = int(config.get("num-cores", 1))
     spec = json.dumps(config, sort_keys=True, separators=(",", ":"))
-    fingerprint = content_hash((spec, cpu_model(), l1, l2, l3, cores))[:16]
+    facts: tuple[Any, ...] = (spec, cpu_model(), l1, l2, l3, cores)
+    if arch != "aarch64" and bits < _X86_MANY_REGISTERS:
+        facts = (*facts, _ORDER)
+    fingerprint = content_hash(facts)[:16]
     return TargetInfo(spec, "cpu", arch, isa, bits, cores, l1, l2, l3, fingerprint)
 
 
