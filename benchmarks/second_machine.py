@@ -68,7 +68,9 @@ def _measure(options: Any) -> report.Row:
         each = -(-options.measurements // len(learnt))
         records = [r for t in learnt for r in _own(own, measurer, t, shipped, each, options.seed)]
         tuned = _fine_tuned(shipped, learnt, records, options.seed)
-        races = [_race(measurer, task, shipped, tuned, options.seed) for task in kept[: options.races]]
+        races = [
+            _race(measurer, task, shipped, tuned, options.seed) for task in kept[: options.races]
+        ]
     found = [_gain(races, k) for k in _COUNTS]
     return {
         "benchmark": "second machine",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -10,10 +11,11 @@ from tvm.ir.utils import derived_object
 from tvm.s_tir.meta_schedule.schedule_rule import PyScheduleRule
 
 from tests import modules
-from tlmd.computation import DecisionKind
+from tlmd.computation import DecisionKind, Sketch
 from tlmd.language.sentence import decode, encode
 from tlmd.space import rules
 from tlmd.space.space import TaskSpace
+from tlmd.space.target import resolve
 
 
 @derived_object  # type: ignore[untyped-decorator]
@@ -93,3 +95,27 @@ def test_a_rule_that_samples_over_sampled_loops_is_an_error(
     monkeypatch.setattr(rules, "EXTRA_RULES", (SplitTiled,))
     with pytest.raises(ValueError, match="extent depends on other decisions"):
         TaskSpace(modules.gemm())
+
+
+@pytest.mark.parametrize("make", [modules.softmax, modules.gemm, modules.convolution])
+@pytest.mark.parametrize(
+    "other",
+    [
+        '{"kind":"llvm","mcpu":"haswell"}',
+        '{"kind":"llvm","mtriple":"aarch64-linux-gnu"}',
+        '{"kind":"llvm","mtriple":"riscv64-linux-gnu"}',
+    ],
+)
+def test_sketches_have_the_same_order_on_every_cpu(make: Any, other: str) -> None:
+    spaces = [
+        TaskSpace(replace(make(), target=resolve(target)))
+        for target in ('{"kind":"llvm","mcpu":"znver5"}', other)
+    ]
+    first, second = ([_outline(sketch) for sketch in space.sketches] for space in spaces)
+    assert len(first) > 1 and first == second
+
+
+def _outline(sketch: Sketch) -> tuple[Any, ...]:
+    """What does not depend on the rules' numbers, which are others on AArch64."""
+    decided = [(one.kind, one.block, one.iterator, one.arity) for one in sketch.open_decisions]
+    return sketch.steps, decided
