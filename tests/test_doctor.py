@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.metadata
 import importlib.util
 import json
@@ -108,6 +109,17 @@ def test_ray_is_looked_at_only_where_it_is_installed() -> None:
     assert "ray" not in by_name(installation_checks.versions(context()))
     found = by_name(installation_checks.versions(context(installed={**GOOD, "ray": "2.60.0"})))
     assert found["ray"] == Finding("ray", "ok", "2.60.0")
+
+
+def test_a_torchvision_that_does_not_fit_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(name: str) -> None:
+        raise RuntimeError("operator torchvision::nms does not exist")
+
+    monkeypatch.setattr(importlib, "import_module", fail)
+    assert not list(installation_checks.torchvision(context()))
+    installed = {**GOOD, "torchvision": "0.28.0"}
+    (found,) = installation_checks.torchvision(context(installed=installed))
+    assert found.status == "fail" and "nms" in found.detail and "uninstall" in found.mend
 
 
 def test_requirements_of_this_installation_name_the_pinned_ffi() -> None:

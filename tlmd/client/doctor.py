@@ -13,7 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from tlmd.client.findings import FAIL, OK, WARN, CheckContext, Finding, MachineCheck
-from tlmd.client.installation_checks import checkpoint, linker, versions
+from tlmd.client.installation_checks import checkpoint, linker, torchvision, versions
 from tlmd.client.machine_checks import card, disk, noise, processor, speed
 from tlmd.config import Config
 from tlmd.errors import TlmdError
@@ -21,6 +21,7 @@ from tlmd.state_dir import default_state_dir
 
 CHECKS: dict[str, MachineCheck] = {
     "versions": versions,
+    "torchvision": torchvision,
     "linker": linker,
     "processor": processor,
     "card": card,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.metadata
 import platform
 from collections.abc import Iterator
@@ -50,6 +51,19 @@ def _installed(context: CheckContext, name: str) -> str | None:
         return context.version(name)
     except importlib.metadata.PackageNotFoundError:
         return None
+
+
+def torchvision(context: CheckContext) -> Iterator[Finding]:
+    """Check that torchvision can be imported where it is: transformers imports it then, too."""
+    version = _installed(context, "torchvision")
+    if version is None:
+        return
+    try:
+        importlib.import_module("torchvision")
+    except Exception as error:  # it raises other kinds where it does not fit the torch
+        reason = " ".join(str(error).split())[:160]
+        mend = "install the torchvision of this torch, or: pip uninstall torchvision"
+        yield Finding("torchvision", FAIL, f"{version} cannot be imported: {reason}", mend)
 
 
 def linker(context: CheckContext) -> Iterator[Finding]:
