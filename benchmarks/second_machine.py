@@ -11,7 +11,6 @@ interruption. The headline `ratio` is the speed of the best of 16 after over tha
 
 from __future__ import annotations
 
-import json
 import random
 import sys
 from collections.abc import Mapping, Sequence
@@ -25,7 +24,7 @@ from benchmarks.bootstrap import geometric_mean_and_interval, mean_and_interval
 from benchmarks.measured import measure_proposals, on_one_core, race, searched
 from tlmd.model.checkpoint import Checkpoint
 from tlmd.model.ranking import spearman
-from tlmd.types import Proposal, Record, Task
+from tlmd.types import Candidate, Proposal, Record, Task
 
 _COUNTS = (1, 4, 16)
 _ORDERS = ("log p", "log p best - worst", "cost model", "cost model @1", "cost model @4")
@@ -93,7 +92,7 @@ def _measured_again(store: Any, measurer: Any, task: Task, entry: Entry, count: 
     known = store.records(task.id, task.target.fingerprint)
     if not known:
         space = TaskSpace(task)
-        records = list(_translated(entry, task).values())
+        records = [replace(record, candidate=here) for record, here in _translated(entry, task)]
         drawn = random.Random(0).sample(records, min(count, len(records)))
         known = measure_proposals(measurer, task, [_proposal(space, r) for r in drawn])
         store.add_records(known)
@@ -101,32 +100,24 @@ def _measured_again(store: Any, measurer: Any, task: Task, entry: Entry, count: 
     return _with_records(replace(entry, task=task), known)
 
 
-def _translated(entry: Entry, task: Task) -> dict[str, Record]:
-    """The records of the bank's task for `task`, the same on this CPU, by the bank's candidates.
+def _translated(entry: Entry, task: Task) -> list[tuple[Record, Candidate]]:
+    """The records of the bank's task, and their candidates for `task`, the same on this CPU.
 
     TVM may list the sketches of another CPU in another order. Those for vectors of another width
     are left out.
     """
+    from tlmd.space.sketches import instructions
     from tlmd.space.space import TaskSpace
 
-    indices = {text: index for index, text in enumerate(_instructions(TaskSpace(task)))}
-    here = [indices.get(text) for text in _instructions(TaskSpace(entry.task))]
-    found = {}
-    for record in entry.records:
-        sketch = here[record.candidate.sketch]
-        if sketch is not None:
-            candidate = replace(record.candidate, sketch=sketch)
-            found[record.candidate.id] = replace(record, candidate=candidate)
-    return found
-
-
-def _instructions(space: Any) -> list[str]:
-    """The instructions of each sketch, without its decisions."""
-    from tlmd.space.sketches import plain_trace
-
+    there, here = (
+        [instructions(space.trace(sketch.index)) for sketch in space.sketches]
+        for space in (TaskSpace(entry.task), TaskSpace(task))
+    )
+    indices = {index: here.index(text) for index, text in enumerate(there) if text in here}
     return [
-        json.dumps(plain_trace(space.trace(sketch.index))[0], sort_keys=True)
-        for sketch in space.sketches
+        (record, replace(record.candidate, sketch=indices[record.candidate.sketch]))
+        for record in entry.records
+        if record.candidate.sketch in indices
     ]
 
 
@@ -191,9 +182,7 @@ def _orders(
 
 def _the_same(known: Entry, again: Entry) -> Entry:
     """The bank's task with those of its candidates only that were measured again."""
-    own = {record.candidate.id: record for record in known.records}
-    here = _translated(known, again.task)
-    by_id = {record.candidate.id: own[candidate] for candidate, record in here.items()}
+    by_id = {here.id: record for record, here in _translated(known, again.task)}
     return _with_records(known, [by_id[record.candidate.id] for record in again.records])
 
 

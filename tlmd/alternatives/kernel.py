@@ -46,7 +46,7 @@ class VectorUnit:
             return padded_rows(rows), panel_vectors(vectors) * self.lanes
         if rows < min(kernel for kernel, _ in _SMALL_KERNELS):
             return rows, panel_vectors(vectors) * self.lanes
-        height, width = small_kernel(rows, vectors)
+        height, width = _small_kernel(rows, vectors)
         return multiple(rows, height), width * self.lanes
 
     def divided(self, rows: int, columns: int) -> tuple[int, int]:
@@ -57,11 +57,11 @@ class VectorUnit:
             is_divided = any(rows % kernel == 0 for kernel in _DIVIDING_ROWS)
             return rows if is_divided else padded_rows(rows), width * self.lanes
         fitting = [kernel for kernel in _SMALL_KERNELS if vectors % kernel[1] == 0]
-        height, width = small_kernel(rows, vectors, fitting)
+        height, width = _small_kernel(rows, vectors, fitting)
         return multiple(rows, height), width * self.lanes
 
 
-def small_kernel(
+def _small_kernel(
     rows: int, vectors: int, kernels: Iterable[tuple[int, int]] = _SMALL_KERNELS
 ) -> tuple[int, int]:
     """The rows and vectors of the kernel of 16 registers that takes least with what is padded."""

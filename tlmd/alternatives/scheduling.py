@@ -24,7 +24,11 @@ class StageSchedule:
 
     def __post_init__(self) -> None:
         self.names = block_names(self.schedule)
-        self.lanes = self.unit.lanes
+
+    @property
+    def lanes(self) -> int:
+        """Elements of a vector."""
+        return self.unit.lanes
 
     def block(self, name: str) -> Any:
         return self.schedule.get_sblock(name)

@@ -25,8 +25,9 @@ def in_one_order(generator: Any) -> Any:
     if ms.schedule_rule.AddRFactor not in kinds:
         return generator
     after = kinds.index(ms.schedule_rule.AddRFactor) + 1
-    if (kinds.index(ms.schedule_rule.MultiLevelTiling) - after) % 2 == 0:
-        rules.insert(after, ms.schedule_rule.InlineConstantScalars())  # has nothing left to do
+    if (kinds.index(ms.schedule_rule.MultiLevelTiling) - after) % 2 == 1:
+        return generator
+    rules.insert(after, ms.schedule_rule.InlineConstantScalars())  # has nothing left to do
     return _generator(rules, generator)
 
 

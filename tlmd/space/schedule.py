@@ -12,7 +12,7 @@ from tvm.s_tir import meta_schedule as ms
 
 from tlmd.alternatives.sketches import sketches
 from tlmd.space import intrinsics, rules, transposition, windows
-from tlmd.space.sketches import plain_trace
+from tlmd.space.sketches import instructions
 from tlmd.space.target import architecture, vector_unit
 from tlmd.types import TargetInfo
 
@@ -62,23 +62,20 @@ def design_space(target: Any, module: Any, seed: int) -> list[Any]:
     own = sketches(module, unit, _PARALLEL_EXTENT)
     if own:
         return own
-    generator = rules.in_one_order(context(target, module, seed).space_generator)
-    made = _context(module, target, generator, seed).generate_design_space()
-    traces = [schedule.trace for schedule in made]
+    plain = context(target, module, seed)
+    generator = rules.in_one_order(plain.space_generator)
+    if generator is not plain.space_generator:
+        plain = _context(module, target, generator, seed)
+    traces = [schedule.trace for schedule in plain.generate_design_space()]
     if target.kind.name != "cuda":
         traces += transposition.sketch(module, _PARALLEL_EXTENT)
         traces += windows.sketch(module, unit, _PARALLEL_EXTENT)
     if rules.EXTRA_RULES:
         generator = rules.with_extra_rules(generator)
         extended = _context(module, target, generator, seed).generate_design_space()
-        known = {_instructions(trace) for trace in traces}
-        traces += [s.trace for s in extended if _instructions(s.trace) not in known]
+        known = {instructions(trace) for trace in traces}
+        traces += [s.trace for s in extended if instructions(s.trace) not in known]
     return traces
-
-
-def _instructions(trace: Any) -> str:
-    """The instructions of a trace as text, without its decisions."""
-    return json.dumps(plain_trace(trace)[0])
 
 
 def _context(module: Any, target: Any, generator: Any, seed: int) -> Any:

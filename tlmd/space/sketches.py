@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from math import prod
 from typing import Any
 
@@ -23,6 +24,11 @@ def plain_trace(trace: Any) -> PlainTrace:
     """The JSON form of a TVM trace, with TVM numbers converted to Python numbers."""
     insts, decisions = trace.as_json(remove_postproc=True)
     return [_plain(insts), _plain(decisions)]
+
+
+def instructions(trace: Any) -> str:
+    """The instructions of a TVM trace as text, without its decisions."""
+    return json.dumps(plain_trace(trace)[0])
 
 
 def _plain(value: Any) -> Any:

@@ -19,7 +19,7 @@ from tlmd.types import TargetInfo, content_hash
 
 # Widest first. The first one that the CPU has gives the ISA token and the vector bits.
 _X86_ISAS = (("avx512vnni", "avx512vnni", 512), ("avx512f", "avx512", 512), ("avx2", "avx2", 256))
-_X86_MANY_REGISTERS = 512  # bits of a vector: only AVX-512 has 32 registers
+_AVX512_BITS = 512  # of a vector; x86 has 32 registers then, and TVM a rule for integers
 _ORDER = "one order of sketches"
 """Keeps records apart that have the sketches of such CPUs in the order of earlier versions."""
 _CACHE_DIR = Path("/sys/devices/system/cpu/cpu0/cache")
@@ -61,7 +61,7 @@ def vector_unit(target: Any) -> VectorUnit:
         return VectorUnit(lanes=1)
     arch = architecture(str(_target_config(target).get("mtriple", "")))
     bits = _vectors(target, arch)[1]
-    is_small = arch == "x86_64" and bits < _X86_MANY_REGISTERS
+    is_small = arch == "x86_64" and bits < _AVX512_BITS
     return VectorUnit(bits // 32, 16 if is_small else 32)
 
 
@@ -100,7 +100,7 @@ def _describe(target: Any) -> TargetInfo:
     cores = int(config.get("num-cores", 1))
     spec = json.dumps(config, sort_keys=True, separators=(",", ":"))
     facts: tuple[Any, ...] = (spec, cpu_model(), l1, l2, l3, cores)
-    if arch != "aarch64" and bits < _X86_MANY_REGISTERS:
+    if arch != "aarch64" and bits < _AVX512_BITS:
         facts = (*facts, _ORDER)
     fingerprint = content_hash(facts)[:16]
     return TargetInfo(spec, "cpu", arch, isa, bits, cores, l1, l2, l3, fingerprint)

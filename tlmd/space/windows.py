@@ -8,6 +8,7 @@ rules mostly keep the tile in memory, or copy the padded data first.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 from tvm import tirx
@@ -34,7 +35,8 @@ def sketch(module: Any, unit: VectorUnit, parallel: int) -> list[Any]:
     found = [name for name, block in blocks.items() if not is_spatial(block)]
     if len(found) != 1 or not _is_by_channel(block := blocks[found[0]]):
         return []
-    program.lanes = math.gcd(int(_spatial(block)[-1].dom.extent), unit.lanes)
+    lanes = math.gcd(int(_spatial(block)[-1].dom.extent), unit.lanes)
+    program.unit = replace(unit, lanes=lanes)
     if program.lanes < _FEWEST_LANES:
         return []
     try:
