@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests import modules
@@ -54,6 +54,22 @@ def test_decoding_in_chunks_equals_transformers() -> None:
         chunks = [decoder.extend(cache, words[:, i:j], group) for i, j in parts]
         torch.testing.assert_close(decoder.logits(torch.cat(chunks, 1)), expected)
         torch.testing.assert_close(decoder.logits(decoder.sentences(cache, words)), expected)
+
+
+_WITHOUT_CARD = network.create("nano", seed=4)
+
+
+@st.composite
+def _demonstrations(draw: st.DrawFn) -> Demonstration:
+    """A sentence of any length whose decided words are legal."""
+    words = draw(st.lists(st.integers(1, 40), min_size=2, max_size=9))
+    places = tuple(range(1, len(words), draw(st.integers(1, 2))))
+    legal = tuple(tuple({words[at], *draw(st.sets(st.integers(1, 40)))}) for at in places)
+    share = draw(st.floats(0, 1, width=32))
+    return Demonstration((9, *words[1:]), places, legal, share, draw(st.sampled_from((1.0, 0.5))))
+
+
+_SENTENCES = _demonstrations()
 
 
 @pytest.mark.parametrize(
@@ -139,6 +155,30 @@ def test_training_and_sampling_have_the_same_probabilities(task: Task) -> None:
     torch.testing.assert_close(some, found[chosen], rtol=1e-3, atol=1e-3)
     uniform = torch.tensor([sample.log_uniform for sample in samples], dtype=torch.float32)
     torch.testing.assert_close(shown.log_uniform(), uniform, rtol=1e-4, atol=1e-4)
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.lists(st.lists(_SENTENCES, min_size=2, max_size=8), min_size=1, max_size=4))
+def test_tasks_in_one_pass_have_the_same_loss_and_gradient(
+    tasks: list[list[Demonstration]],
+) -> None:
+    shown = [
+        TaskTensors(TaskDemonstrations(str(n), tuple(range(1, 9 + 7 * n)), tuple(sentences)))
+        for n, sentences in enumerate(tasks)
+    ]
+    plan = training.TrainingPlan(worst=0.3)
+    model = _WITHOUT_CARD
+    decoder = Decoder(model)
+
+    def gradient(losses: torch.Tensor) -> torch.Tensor:
+        model.zero_grad()
+        losses.mean().backward()  # type: ignore[no-untyped-call]
+        return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+
+    alone = torch.stack([training.task_loss(decoder, task, plan) for task in shown])
+    together = training.batch_loss(decoder, shown, plan)
+    torch.testing.assert_close(together, alone, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(gradient(together), gradient(alone), rtol=1e-3, atol=1e-5)
 
 
 @given(st.lists(st.floats(0, 1), min_size=2, max_size=8))

@@ -105,6 +105,21 @@ class Decoder:
             group.length = past + new
         return hidden
 
+    def masked(self, tokens: Tensor, positions: Tensor, visible: Tensor) -> Tensor:
+        """Hidden states ``[batch, length, width]`` of sequences without a cache.
+
+        `tokens` and `positions` are ``[batch, length]``; ``visible[b, i, j]`` says whether token i
+        sees token j.
+        """
+        transformer = self.model.transformer
+        hidden: Tensor = transformer.wte(tokens) + transformer.wpe(positions)
+        mask = visible[:, None]
+        for layer in self._layers:
+            query, key, value = self._project(layer, hidden)
+            mixed = functional.scaled_dot_product_attention(query, key, value, mask, scale=1.0)
+            hidden = self._finish(layer, hidden, mixed)
+        return hidden
+
     def logits(self, hidden: Tensor, columns: Tensor | None = None) -> Tensor:
         """Scores of all words, or of the words `columns`, for hidden states ``[..., width]``."""
         weight = self.model.transformer.wte.weight

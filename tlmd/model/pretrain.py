@@ -2,7 +2,9 @@
 
 It needs torch, transformers, numpy, msgpack and safetensors, not TVM: `python -m tlmd.learn.encode`
 makes the demonstrations; `WEIGHTS` is a .safetensors file. Every twentieth task, or 60 of many, are
-kept out of training, to show how well the model orders candidates of tasks that it has never seen.
+kept out of training, to show how well the model orders candidates of tasks that it has never seen
+(``--kept-out``: those of another file, and training is on all). With ``--device cuda`` it trains on
+a card, all tasks of a step in one pass, with products in TF32.
 The weights are written every few minutes; with ``--start`` training goes on from such a file.
 """
 
@@ -32,6 +34,7 @@ def main(arguments: list[str]) -> int:
     """Train and save; progress goes to standard output."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--demonstrations", type=Path, nargs="+", required=True)
+    parser.add_argument("--kept-out", type=Path, help="demonstrations that only judge")
     parser.add_argument("--out", type=Path, required=True, help="a .safetensors file")
     parser.add_argument("--start", type=Path, help="weights to start from")
     parser.add_argument("--preset", default="nano", choices=sorted(network.PRESETS))
@@ -45,13 +48,14 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args(arguments)
     torch.set_num_threads(options.threads)
+    if options.device != "cpu":
+        torch.set_float32_matmul_precision("high")  # TF32
     tasks = sorted(
         (task for path in options.demonstrations for task in read_demonstrations(path)),
         key=lambda task: task.task_id,
     )
-    every = max(_VALIDATION, -(-len(tasks) // _MOST_KEPT_OUT))
-    training = [task for index, task in enumerate(tasks) if index % every]
-    kept_out = [TaskTensors(task) for task in tasks[::every]]
+    training, judging = _parts(tasks, options.kept_out)
+    kept_out = [TaskTensors(task) for task in judging]
     model = network.create(options.preset, options.seed)
     if options.start:
         model.load_state_dict(safetensors.torch.load_file(options.start), strict=False)
@@ -61,6 +65,16 @@ def main(arguments: list[str]) -> int:
     _save(model, options.out)
     print(f"saved {options.out}: {rank(model, kept_out)}", flush=True)
     return 0
+
+
+def _parts(
+    tasks: list[TaskDemonstrations], kept_out: Path | None
+) -> tuple[list[TaskDemonstrations], list[TaskDemonstrations]]:
+    """The tasks that train and those that judge."""
+    if kept_out is not None:
+        return tasks, list(read_demonstrations(kept_out))
+    every = max(_VALIDATION, -(-len(tasks) // _MOST_KEPT_OUT))
+    return [task for index, task in enumerate(tasks) if index % every], tasks[::every]
 
 
 def _train(

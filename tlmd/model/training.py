@@ -10,17 +10,18 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from tlmd.language.sentence import BEST_QUALITY, WORST_QUALITY
-from tlmd.model.decoder import Decoder, PromptCache
+from tlmd.model.decoder import Decoder
 from tlmd.model.demonstration import TaskDemonstrations, TaskTensors
+from tlmd.model.task_batch import TaskBatch
 
 _BETAS = (0.9, 0.98)
 _PROBE = 8  # steps that show how long one takes
@@ -74,10 +75,20 @@ class TrainingPlan:
 def steps_within(
     model: Any, tasks: Sequence[TaskDemonstrations], seconds: float, clock: Callable[[], float]
 ) -> int:
-    """How many steps of training take so long by `clock`; does some that change almost nothing."""
-    begin = clock()
-    Trainer(model, TrainingPlan(steps=_PROBE, learning_rate=1e-6)).fit(tasks)
-    return max(1, round(seconds / (clock() - begin) * _PROBE))
+    """How many steps of training take so long by `clock`; does some that change almost nothing.
+
+    The first ones are not counted: tasks become tensors once, and a card starts slowly.
+    """
+    plan = TrainingPlan(steps=2 * _PROBE, learning_rate=1e-6)
+    few = random.Random(plan.seed).sample(tasks, min(len(tasks), _PROBE * plan.tasks_per_step))
+    times: list[float] = []
+
+    def note(_step: int, _loss: float) -> bool:
+        times.append(clock())
+        return True
+
+    Trainer(model, plan).fit(few, note)
+    return max(1, round(seconds / (times[-1] - times[_PROBE - 1]) * _PROBE)) if times else 1
 
 
 class Trainer:
@@ -129,13 +140,20 @@ class Trainer:
     def _step(self, batch: list[TaskTensors], optimiser: torch.optim.Optimizer) -> float:
         optimiser.zero_grad(set_to_none=True)
         total = 0.0
-        for task in batch:
-            loss = task_loss(self._decoder, task, self._plan) / len(batch)
+        for loss in self._losses(batch):
             torch.autograd.backward(loss)
             total += float(loss.detach())
         torch.nn.utils.clip_grad_norm_(self._model.parameters(), self._plan.clip)
         optimiser.step()
         return total
+
+    def _losses(self, batch: list[TaskTensors]) -> Iterator[Tensor]:
+        """Parts of the mean loss: of each task alone, or of all in one pass on a card."""
+        if self._decoder.device.type == "cpu":
+            for task in batch:
+                yield task_loss(self._decoder, task, self._plan) / len(batch)
+        else:
+            yield batch_loss(self._decoder, batch, self._plan).mean()
 
 
 def task_loss(decoder: Decoder, task: TaskTensors, plan: TrainingPlan) -> Tensor:
@@ -145,36 +163,64 @@ def task_loss(decoder: Decoder, task: TaskTensors, plan: TrainingPlan) -> Tensor
     show, the slow ones.
     """
     prompt = decoder.prompt(task.prompt)
-    best = _quality_loss(decoder, task, prompt, BEST_QUALITY, plan)
-    if not plan.worst:
-        return best
-    few = task.choose(torch.arange(min(len(task), _WORST_ONES)))
-    return best + plan.worst * _quality_loss(decoder, few, prompt, WORST_QUALITY, plan)
+
+    def loss(task: TaskTensors, quality: str) -> Tensor:
+        log_probs = task.log_probabilities(decoder, quality, prompt)
+        known = _Known(task.log_uniform(), task.shares, task.weights, torch.ones(len(task)) > 0)
+        return _quality_loss(log_probs, known.to(log_probs.device), quality, plan)
+
+    best = loss(task, BEST_QUALITY)
+    return best + plan.worst * loss(_few(task), WORST_QUALITY) if plan.worst else best
 
 
-def _quality_loss(
-    decoder: Decoder, task: TaskTensors, prompt: PromptCache, quality: str, plan: TrainingPlan
-) -> Tensor:
-    """The loss of the sentences at one quality, the best or the worst."""
-    log_probs = task.log_probabilities(decoder, quality, prompt)
-    scores = log_probs - task.log_uniform().to(log_probs.device)
+def batch_loss(decoder: Decoder, tasks: Sequence[TaskTensors], plan: TrainingPlan) -> Tensor:
+    """The same of several tasks ``[tasks]``, in one pass for each quality."""
+
+    def loss(tasks: Sequence[TaskTensors], quality: str) -> Tensor:
+        batch = TaskBatch(tasks, decoder.device)
+        log_probs = batch.log_probabilities(decoder, quality)
+        known = _Known(batch.log_uniform, batch.shares, batch.weights, batch.present)
+        return _quality_loss(log_probs, known, quality, plan)
+
+    best = loss(tasks, BEST_QUALITY)
+    return best + plan.worst * loss([*map(_few, tasks)], WORST_QUALITY) if plan.worst else best
+
+
+def _few(task: TaskTensors) -> TaskTensors:
+    return task.choose(torch.arange(min(len(task), _WORST_ONES)))
+
+
+class _Known(NamedTuple):
+    """What is known of sentences, each ``[..., n]``; those that are not present have weight 0."""
+
+    log_uniform: Tensor
+    shares: Tensor
+    weights: Tensor
+    present: Tensor
+
+    def to(self, device: torch.device) -> _Known:
+        return _Known(*(value.to(device) for value in self))
+
+
+def _quality_loss(log_probs: Tensor, known: _Known, quality: str, plan: TrainingPlan) -> Tensor:
+    """The loss ``[...]`` of sentences ``[..., n]`` at one quality, the best or the worst."""
+    shares, weights = known.shares, known.weights
+    scores = log_probs - known.log_uniform
     if quality == BEST_QUALITY:
-        loss = plan.differences * pair_loss(scores, task.shares, task.weights)
-        likely = task.shares >= plan.good
+        loss, likely = pair_loss(scores, shares, weights), shares >= plan.good
     else:
-        loss = plan.differences * pair_loss(-scores, task.shares, task.weights)
-        likely = task.shares < plan.bad
-    likely = likely.to(log_probs.device)
-    return loss - plan.likelihood * log_probs[likely].mean() if likely.any() else loss
+        loss, likely = pair_loss(-scores, shares, weights), shares < plan.bad
+    likely = likely & known.present
+    mean = (log_probs * likely).sum(-1) / likely.sum(-1).clamp(min=1)
+    return plan.differences * loss - plan.likelihood * mean
 
 
 def pair_loss(scores: Tensor, shares: Tensor, weights: Tensor) -> Tensor:
-    """Logistic loss of the order of all pairs ``[n]``; pairs that differ more weigh more."""
-    shares, weights = shares.to(scores.device), weights.to(scores.device)
-    apart = shares[:, None] - shares[None, :]
-    weight = apart * (apart > DIFFERENT) * weights[:, None] * weights[None, :]
-    wrong = functional.softplus(scores[None, :] - scores[:, None])
-    return (weight * wrong).sum() / weight.sum().clamp(min=1e-6)
+    """Logistic loss of the order of all pairs ``[..., n]``; pairs that differ more weigh more."""
+    apart = shares[..., :, None] - shares[..., None, :]
+    weight = apart * (apart > DIFFERENT) * weights[..., :, None] * weights[..., None, :]
+    wrong = functional.softplus(scores[..., None, :] - scores[..., :, None])
+    return (weight * wrong).sum((-2, -1)) / weight.sum((-2, -1)).clamp(min=1e-6)
 
 
 def _drawn(task: TaskTensors, count: int, generator: torch.Generator) -> TaskTensors:
