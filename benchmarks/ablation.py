@@ -177,7 +177,7 @@ def _trained(arm: Arm, minutes: float, seed: int) -> Any:
     """A network that was trained for so many minutes of CPU."""
     from tlmd.model import network
     from tlmd.model.demonstration_file import read_demonstrations
-    from tlmd.model.training import Trainer, TrainingPlan, steps_within
+    from tlmd.model.training import Trainer, TrainingPlan, until
 
     tasks = [
         replace(task, prompt=arm.rewrite(task.prompt))
@@ -185,8 +185,8 @@ def _trained(arm: Arm, minutes: float, seed: int) -> Any:
         for task in read_demonstrations(path)
     ]
     model = network.create(arm.preset, seed)
-    steps = steps_within(model, tasks, minutes * 60, time.process_time)
-    Trainer(model, TrainingPlan(steps=steps, seed=seed, **arm.plan)).fit(tasks)
+    plan = TrainingPlan(seed=seed, **arm.plan)
+    Trainer(model, plan).fit(tasks, progress=until(minutes * 60, time.process_time))
     return model
 
 

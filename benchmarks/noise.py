@@ -66,6 +66,8 @@ def main() -> int:
     parser.add_argument("--candidates", type=int, default=40, help="per task (default 40)")
     parser.add_argument("--rankings", type=int, default=2, help="of each task (default 2)")
     options = parser.parse_args()
+    if options.rankings < 2:
+        parser.error("--rankings: at least 2, which are compared")
     here = report.machine()
     from benchmarks import setting
     from tlmd.measure.cores import plan_cores

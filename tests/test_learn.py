@@ -239,5 +239,6 @@ def test_the_configuration_is_checked() -> None:
 
 
 def test_the_learning_rate_stays_without_decay() -> None:
-    plan = TrainingPlan(steps=100, learning_rate=1.0, decay=False)
-    assert [_learning_rate(plan, step) for step in (0, 4, 5, 50, 99)] == [0.2, 1.0, 1.0, 1.0, 1.0]
+    plan = TrainingPlan(learning_rate=1.0, decay=False)
+    rates = [_learning_rate(plan, done) for done in (0.01, 0.05, 0.06, 0.5, 1.0)]
+    assert rates == pytest.approx([0.2, 1.0, 1.0, 1.0, 1.0])

@@ -134,6 +134,13 @@ def test_training_stops_at_a_step_boundary() -> None:
     )
     assert len(losses) == 3
     assert Trainer(network.create("nano"), TrainingPlan()).fit([]) == []
+    assert Trainer(network.create("nano"), TrainingPlan(steps=0)).fit([shown]) == []
+    clock = iter(range(100))
+    half_a_minute = training.until(30, lambda: next(clock))
+    losses = Trainer(network.create("nano"), TrainingPlan(steps=3)).fit(
+        [shown], progress=half_a_minute
+    )
+    assert len(losses) == 30
 
 
 @pytest.mark.parametrize("task", [modules.gemm(), modules.softmax()], ids=lambda t: t.name)

@@ -23,7 +23,7 @@ from tlmd.model import network
 from tlmd.model.demonstration import TaskDemonstrations, TaskTensors
 from tlmd.model.demonstration_file import read_demonstrations
 from tlmd.model.ranking import rank
-from tlmd.model.training import Trainer, TrainingPlan, steps_within
+from tlmd.model.training import Trainer, TrainingPlan, until
 
 _VALIDATION = 20  # every so manieth task is kept out of training,
 _MOST_KEPT_OUT = 60  # but not more: to rank more of them takes minutes each time
@@ -83,10 +83,8 @@ def _train(
     kept_out: list[TaskTensors],
     options: argparse.Namespace,
 ) -> None:
-    """Train for about the minutes that the options say, and write the weights now and then."""
-    steps = steps_within(model, training, options.minutes * 60, time.monotonic)
+    """Train for the minutes that the options say, and write the weights now and then."""
     plan = TrainingPlan(
-        steps=steps,
         learning_rate=options.learning_rate,
         differences=options.differences,
         likelihood=options.likelihood,
@@ -105,15 +103,16 @@ def _train(
             _save(model, options.out)
             passes = (step + 1) * plan.tasks_per_step / len(training)
             print(
-                f"{(now - begin) / 60:.0f} min, step {step + 1} of {steps}, {passes:.1f} passes, "
+                f"{(now - begin) / 60:.0f} min, {step + 1} steps, {passes:.1f} passes, "
                 f"loss {sum(recent) / len(recent):.3f}: {rank(model, kept_out)}",
                 flush=True,
             )
             recent.clear()
             model.train()
-        return bool(now - begin < options.minutes * 66)  # a tenth longer, where steps became slower
+        return True
 
-    Trainer(model, plan).fit(training, report)
+    losses = Trainer(model, plan).fit(training, report, until(options.minutes * 60, time.monotonic))
+    print(f"{len(losses)} steps")
 
 
 def _save(model: Any, path: Path) -> None:

@@ -24,7 +24,7 @@ from tlmd.model.demonstration import TaskDemonstrations, TaskTensors
 from tlmd.model.task_batch import TaskBatch
 
 _BETAS = (0.9, 0.98)
-_PROBE = 8  # steps that show how long one takes
+_WARM_UP = 0.05  # this share of the training
 _WORST_ONES = 6  # sentences of a task that are shown at the worst quality in each step
 DIFFERENT = 0.05  # speeds that differ by less, as shares of the best, are not compared
 
@@ -33,7 +33,7 @@ DIFFERENT = 0.05  # speeds that differ by less, as shares of the best, are not c
 class TrainingPlan:
     """How long and how fast to train.
 
-    The learning rate increases over the first 5 % of the steps and then falls to a twenty-fifth
+    The learning rate increases over the first 5 % of the training and then falls to a twenty-fifth
     along a cosine.
     """
 
@@ -72,23 +72,16 @@ class TrainingPlan:
     """False: the learning rate stays constant after the start, so that training can stop early."""
 
 
-def steps_within(
-    model: Any, tasks: Sequence[TaskDemonstrations], seconds: float, clock: Callable[[], float]
-) -> int:
-    """How many steps of training take so long by `clock`; does some that change almost nothing.
+Progress = Callable[[int], float]
+"""Given the number of a step, from 1, the share of the training that is done with it, 0 to 1.
 
-    The first ones are not counted: tasks become tensors once, and a card starts slowly.
-    """
-    plan = TrainingPlan(steps=2 * _PROBE, learning_rate=1e-6)
-    few = random.Random(plan.seed).sample(tasks, min(len(tasks), _PROBE * plan.tasks_per_step))
-    times: list[float] = []
+Training ends before a step for which this is more."""
 
-    def note(_step: int, _loss: float) -> bool:
-        times.append(clock())
-        return True
 
-    Trainer(model, plan).fit(few, note)
-    return max(1, round(seconds / (times[-1] - times[_PROBE - 1]) * _PROBE)) if times else 1
+def until(seconds: float, clock: Callable[[], float]) -> Progress:
+    """Train for so long by `clock`, however long a step takes."""
+    begin = clock()
+    return lambda _step: (clock() - begin) / seconds
 
 
 class Trainer:
@@ -103,13 +96,15 @@ class Trainer:
         self,
         tasks: Sequence[TaskDemonstrations],
         on_step: Callable[[int, float], bool] | None = None,
+        progress: Progress | None = None,
     ) -> list[float]:
         """Train, and return the loss of each step.
 
         Each pass shows every task once, in random order. `on_step(step, loss)` is called after
-        each step; if it returns False, training ends.
+        each step; if it returns False, training ends. `progress` replaces the plan's steps.
         """
         plan = self._plan
+        progress = progress or (lambda step: step / plan.steps if plan.steps else math.inf)
         usable = [task for task in tasks if task.demonstrations]
         tensors: dict[int, TaskTensors] = {}
         rng = random.Random(plan.seed)
@@ -123,16 +118,16 @@ class Trainer:
         losses: list[float] = []
         order: list[int] = []
         self._model.train()
-        for step in range(plan.steps if usable else 0):
+        while usable and (done := progress(len(losses) + 1)) <= 1:
             for parameters in optimiser.param_groups:
-                parameters["lr"] = _learning_rate(plan, step)
+                parameters["lr"] = _learning_rate(plan, done)
             while len(order) < plan.tasks_per_step:
                 order += rng.sample(range(len(usable)), len(usable))
             chosen, order = order[: plan.tasks_per_step], order[plan.tasks_per_step :]
             tensors |= {i: TaskTensors(usable[i]) for i in chosen if i not in tensors}
             batch = [_drawn(tensors[i], plan.per_task, generator) for i in chosen]
             losses.append(self._step(batch, optimiser))
-            if on_step is not None and not on_step(step, losses[-1]):
+            if on_step is not None and not on_step(len(losses) - 1, losses[-1]):
                 break
         self._model.eval()
         return losses
@@ -227,11 +222,10 @@ def _drawn(task: TaskTensors, count: int, generator: torch.Generator) -> TaskTen
     return task.choose(torch.randperm(len(task), generator=generator)[:count])
 
 
-def _learning_rate(plan: TrainingPlan, step: int) -> float:
-    warm_up = max(1, plan.steps // 20)
-    if step < warm_up:
-        return plan.learning_rate * (step + 1) / warm_up
+def _learning_rate(plan: TrainingPlan, done: float) -> float:
+    if done < _WARM_UP:
+        return plan.learning_rate * done / _WARM_UP
     if not plan.decay:
         return plan.learning_rate
-    progress = (step - warm_up) / max(1, plan.steps - warm_up)
-    return plan.learning_rate * (0.52 + 0.48 * math.cos(math.pi * progress))
+    left = (done - _WARM_UP) / (1 - _WARM_UP)
+    return plan.learning_rate * (0.52 + 0.48 * math.cos(math.pi * left))
