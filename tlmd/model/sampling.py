@@ -96,7 +96,8 @@ class Sampler:
         first = torch.tensor([[IDS[request.quality]]])
         hidden = self._decoder.extend(prompt, first, None)[0, -1]
         columns = torch.tensor([IDS[f"sketch:{i}"] for i in range(known)])
-        scores = (self._decoder.logits(hidden, columns) / request.temperature).log_softmax(-1)
+        scores = self._decoder.logits(hidden, columns).cpu() / request.temperature
+        scores = scores.log_softmax(-1)
         drawn = torch.multinomial(
             scores.exp(), request.count, replacement=True, generator=self._generator
         )
@@ -210,7 +211,9 @@ class _Group:
         tokens = torch.from_numpy(np.stack(self._pending, 1))
         self._pending.clear()
         hidden = self._decoder.extend(self._prompt, tokens, self._cache)[:, -1]
-        scores = self._decoder.logits(hidden, torch.from_numpy(words)) / self._request.temperature
+        # The choice is made on the CPU, where the legal words and the random numbers are.
+        scores = self._decoder.logits(hidden, torch.from_numpy(words)).cpu()
+        scores = scores / self._request.temperature
         scores = scores.masked_fill(torch.from_numpy(~open_words), float("-inf")).log_softmax(-1)
         pick = torch.multinomial(scores.exp(), 1, generator=self._generator)
         self.log_prob += scores.gather(1, pick)[:, 0].double().numpy()
