@@ -56,7 +56,7 @@ def test_decoding_in_chunks_equals_transformers() -> None:
         torch.testing.assert_close(decoder.logits(decoder.sentences(cache, words)), expected)
 
 
-_WITHOUT_CARD = network.create("nano", seed=4)
+_NETWORK = network.create("nano", seed=4)
 
 
 @st.composite
@@ -174,13 +174,12 @@ def test_tasks_in_one_pass_have_the_same_loss_and_gradient(
         for n, sentences in enumerate(tasks)
     ]
     plan = training.TrainingPlan(worst=0.3)
-    model = _WITHOUT_CARD
-    decoder = Decoder(model)
+    decoder = Decoder(_NETWORK)
 
     def gradient(losses: torch.Tensor) -> torch.Tensor:
-        model.zero_grad()
+        _NETWORK.zero_grad()
         losses.mean().backward()  # type: ignore[no-untyped-call]
-        return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+        return torch.cat([p.grad.flatten() for p in _NETWORK.parameters() if p.grad is not None])
 
     alone = torch.stack([training.task_loss(decoder, task, plan) for task in shown])
     together = training.batch_loss(decoder, shown, plan)

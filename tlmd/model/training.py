@@ -152,7 +152,7 @@ class Trainer:
 
 
 def task_loss(decoder: Decoder, task: TaskTensors, plan: TrainingPlan) -> Tensor:
-    """The loss of one task's sentences: differences of all pairs, and likelihood.
+    """The loss of one task's sentences, on the CPU: differences of all pairs, and likelihood.
 
     At the best quality the fast ones are likely; at the worst quality, which a few of the sentences
     show, the slow ones.
@@ -162,14 +162,14 @@ def task_loss(decoder: Decoder, task: TaskTensors, plan: TrainingPlan) -> Tensor
     def loss(task: TaskTensors, quality: str) -> Tensor:
         log_probs = task.log_probabilities(decoder, quality, prompt)
         known = _Known(task.log_uniform(), task.shares, task.weights, torch.ones(len(task)) > 0)
-        return _quality_loss(log_probs, known.to(log_probs.device), quality, plan)
+        return _quality_loss(log_probs, known, quality, plan)
 
     best = loss(task, BEST_QUALITY)
     return best + plan.worst * loss(_few(task), WORST_QUALITY) if plan.worst else best
 
 
 def batch_loss(decoder: Decoder, tasks: Sequence[TaskTensors], plan: TrainingPlan) -> Tensor:
-    """The same of several tasks ``[tasks]``, in one pass for each quality."""
+    """The same of several tasks ``[tasks]``, on any device, in one pass for each quality."""
 
     def loss(tasks: Sequence[TaskTensors], quality: str) -> Tensor:
         batch = TaskBatch(tasks, decoder.device)
@@ -193,9 +193,6 @@ class _Known(NamedTuple):
     weights: Tensor
     present: Tensor
 
-    def to(self, device: torch.device) -> _Known:
-        return _Known(*(value.to(device) for value in self))
-
 
 def _quality_loss(log_probs: Tensor, known: _Known, quality: str, plan: TrainingPlan) -> Tensor:
     """The loss ``[...]`` of sentences ``[..., n]`` at one quality, the best or the worst."""
@@ -206,7 +203,7 @@ def _quality_loss(log_probs: Tensor, known: _Known, quality: str, plan: Training
     else:
         loss, likely = pair_loss(-scores, shares, weights), shares < plan.bad
     likely = likely & known.present
-    mean = (log_probs * likely).sum(-1) / likely.sum(-1).clamp(min=1)
+    mean = log_probs.masked_fill(~likely, 0).sum(-1) / likely.sum(-1).clamp(min=1)
     return plan.differences * loss - plan.likelihood * mean
 
 
