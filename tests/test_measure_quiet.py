@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +14,11 @@ import pytest
 
 from tests import modules
 from tlmd.config import MeasureConfig
+from tlmd.measure import child_context
 from tlmd.measure.child_context import ChildContext, ServerContext, Stopwatch
 from tlmd.measure.noise import Reading
 from tlmd.measure.program import parse
-from tlmd.measure.protocol import Setup
+from tlmd.measure.protocol import MessageReader, Setup
 
 
 class Monitor:
@@ -52,6 +56,38 @@ def test_it_waits_no_longer_than_allowed(tmp_path: Path) -> None:
     begin = time.monotonic()
     context(Monitor(math.inf), 0.2, tmp_path).wait_quiet()
     assert 0.2 <= time.monotonic() - begin < 5
+
+
+def test_a_child_says_that_it_has_the_slot_as_long_as_it_has_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever has the slot next stops the others, also this child: it must have said all by then.
+
+    Otherwise the server took a stopped child for one that is timed, until its time was over.
+    """
+    messages, report = os.pipe()
+    reader, said = MessageReader(), dict[str, list[str]]()
+
+    def read(moment: str) -> None:
+        reader.read(messages)
+        said[moment] = []
+        while (message := reader.next()) is not None:
+            said[moment].append(message.name)
+
+    @contextlib.contextmanager
+    def slot(_: ServerContext) -> Iterator[None]:
+        read("before")
+        yield
+        read("with")
+
+    monkeypatch.setattr(child_context, "_slot", slot)
+    child = ChildContext(context(Monitor(0), 0.0, tmp_path), (), report, Stopwatch(0.0))
+    with child.timing():
+        pass
+    os.close(report)
+    assert not reader.read(messages), "nothing is said after it"
+    os.close(messages)
+    assert said == {"before": ["waiting"], "with": ["settling", "running", "checking"]}
 
 
 def test_the_least_time_of_a_task_is_that_of_its_multiply_adds(tmp_path: Path) -> None:

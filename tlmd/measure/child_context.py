@@ -128,12 +128,15 @@ class ChildContext:
         """Have the slot during the block."""
         send(self.report_fd, Stage("waiting"))
         with _slot(self.server):
+            send(self.report_fd, Stage("settling"))
             self.server.wait_quiet()
             self.stopwatch.lap("wait")
             send(self.report_fd, Stage("running"))
             yield
             self.stopwatch.lap("run")
-        send(self.report_fd, Stage("checking"))
+            # Said while the slot is still ours: the next child that has it stops this one, and the
+            # server would wait for a child that it believes to be timed.
+            send(self.report_fd, Stage("checking"))
 
 
 @contextlib.contextmanager

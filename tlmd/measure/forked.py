@@ -12,7 +12,7 @@ from pathlib import Path
 from tlmd.measure.protocol import MeasureRequest, MessageReader
 from tlmd.types import Outcome
 
-_TIMED = "running"  # the stage in which a child has the slot
+_TIMED = ("settling", "running")  # the stages in which a child has the slot
 _LEAST_WAIT_S = 0.05  # a shorter wait for a core does not move a deadline
 
 
@@ -27,7 +27,7 @@ class ForkedChild:
     """What it prints."""
     request: MeasureRequest
     deadline: float | None = None
-    """When the server kills it; None while it waits for the slot."""
+    """When the server kills it; None while it waits for the slot, or in it for a quiet machine."""
     stage: str = "building"
     reader: MessageReader = field(default_factory=MessageReader)
     outcomes: tuple[Outcome, ...] = ()
@@ -51,7 +51,7 @@ class ForkedChild:
 
     @property
     def is_timed(self) -> bool:
-        return self.stage == _TIMED
+        return self.stage in _TIMED
 
     def kill(self) -> None:
         """End it at once; harmless where it has ended."""

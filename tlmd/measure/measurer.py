@@ -238,7 +238,8 @@ class Measurer:
     def _silence_s(self) -> float:
         """The longest time for which a healthy server with work may be silent."""
         run_s = max(self._config.run_timeout, self._config.baseline_timeout)
-        return self._config.build_timeout + 2 * self.builders * run_s + _GRACE_S
+        waits_s = self._config.build_timeout + self._config.wait_quiet + _GRACE_S
+        return waits_s + 2 * self.builders * run_s
 
     def _finish(self, reply: MeasureReply) -> None:
         submission = self._in_flight.pop(reply.ticket, None)

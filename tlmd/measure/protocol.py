@@ -93,7 +93,7 @@ class MeasureReply:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Child to server: the stage that begins now (waiting, running, checking)."""
+    """Child to server: the stage that begins now (waiting, settling, running, checking)."""
 
     name: str
 

@@ -221,6 +221,8 @@ class MeasureServer:
     def _limit_s(self, child: ForkedChild) -> float | None:
         if child.stage == "waiting":  # for other children, each of which has a deadline
             return None
+        if child.stage == "settling":  # for a quiet machine, no longer than it is allowed to
+            return None
         config, is_baseline = self._config, child.request.is_baseline
         return config.baseline_timeout if is_baseline else config.run_timeout
 
