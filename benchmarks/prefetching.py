@@ -1,10 +1,10 @@
 """What prefetching weights buys: the best programs of alternatives with it and without it.
 
-`python -m benchmarks.prefetching [MODEL ...] [--trials 16] [--json FILE]` measures so many
-candidates of every alternative of each model, builds the best of each with prefetches and without
-(as plain TVM builds a record), and times both in turns, weights from memory. A model's row has the
-sums of weight x the fastest alternative; tasks without alternatives are left out. The headline
-`ratio` is the time without over that with prefetches, geometric mean.
+`python -m benchmarks.prefetching [MODEL ...] --state DIR [--trials 16] [--json FILE]` measures so
+many candidates of every alternative of each model, builds the best of each with prefetches and
+without (as plain TVM builds a record), and times both in turns, weights from memory. A model's row
+has the sums of weight x the fastest alternative; tasks without alternatives are left out. The
+headline `ratio` is the time without over that with prefetches, geometric mean.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ import sys
 from typing import Any
 
 from benchmarks import report, setting
-from benchmarks.on_off import best_programs
+from benchmarks.measured import on_one_core
+from benchmarks.on_off_programs import best, groups
+from tlmd.model_spec import ModelSpec
 from tlmd.types import Record, Task
 
 _MODELS = ("resnet18", "bert-base", "vit-s16")
@@ -23,7 +25,7 @@ _ROUNDS = 30
 
 def main() -> int:
     """Measure, print, write."""
-    parser = report.parser(__doc__)
+    parser = report.parser(__doc__, state="the reference outputs")
     parser.add_argument("models", nargs="*", default=_MODELS)
     parser.add_argument("--trials", type=int, default=16, help="per alternative (default 16)")
     options = parser.parse_args()
@@ -51,9 +53,15 @@ def _row(model: str, options: Any) -> report.Row:
     """The sums of a model, and how many of its groups are faster by more than 1 %."""
     from tlmd.measure.cores import plan_cores
 
-    best = [group for _, group in best_programs(model, options)]
+    checkpoint = setting.load(options.checkpoint, options.untrained)
+    with on_one_core(options.state) as measurer:
+        written = [
+            [(task, best(measurer, task, checkpoint, options)) for task in group]
+            for group in groups(ModelSpec(model)).values()
+            if len(group) > 1
+        ]
     setting.pin(plan_cores(run=1).run)
-    found = [(group[0][0].weight, *_fastest(group)) for group in best]
+    found = [(group[0][0].weight, *_fastest(group)) for group in written]
     with_ms = 1e3 * sum(weight * fast for weight, fast, _ in found)
     without_ms = 1e3 * sum(weight * plain for weight, _, plain in found)
     return {

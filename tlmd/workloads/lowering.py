@@ -62,6 +62,7 @@ def lower(
     known: dict[str, Any] | None = None,
     *,
     restructure: bool = True,
+    attention: bool = True,
     int8: bool = False,
 ) -> IRModule:
     """Lower a Relax module to fused TensorIR functions and the Relax function that calls them.
@@ -69,13 +70,15 @@ def lower(
     Weights must be constants and shapes static, as in the modules of `frontends.load_model`.
     `known` holds functions by task id; modules that are lowered with the same one share them.
     Without `restructure` attention is several functions, as on targets but CPUs, and transposed and
-    1-D convolutions stay what they are: these are the programs that other tuners see. With `int8`
-    the products of quantised models are products of integers.
+    1-D convolutions stay what they are: these are the programs that other tuners see. Without
+    `attention` only attention does. With `int8` the products of quantised models are products of
+    integers.
     """
     on_cpu = str(target.kind.name) == "llvm"
     mutators: list[type[Any]] = [rewrites.VectorMath] if on_cpu else []
     if on_cpu and restructure:
-        mutators = [CombineProjections, FuseAttention, reshapes.SinkMoves, *mutators]
+        fused = [FuseAttention] if attention else []
+        mutators = [CombineProjections, *fused, reshapes.SinkMoves, *mutators]
     with target, PassContext(opt_level=3):
         lowered = Sequential(
             [*_graph_passes(module, mutators, restructure, int8), *_loop_passes()]

@@ -1,0 +1,139 @@
+"""The best programs of a model's tasks, of each kind of alternative, for `on_off`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+from unittest import mock
+
+from benchmarks import setting
+from benchmarks.measured import searched
+from tlmd.model_spec import ModelSpec
+from tlmd.selection import fastest
+from tlmd.types import MeasureInput, Record, Task
+
+ATTENTION, WINDOWS = "attention", "windows"
+KINDS = ("winograd", "packed", "strassen", ATTENTION, WINDOWS)
+_DIRECT = "direct"
+
+
+@dataclass(frozen=True)
+class Timed:
+    """The alternatives of one computation, timed."""
+
+    weights: tuple[int, int]
+    """How often the model computes it, with attention as tasks and without."""
+    times: dict[str, float]
+    """Seconds of the best program of each, by its name, in the order in which they are tried."""
+
+    def has(self, kind: str) -> bool:
+        """Whether it is of this kind, or has an alternative of it."""
+        if kind == ATTENTION:
+            return self.weights[0] != self.weights[1]
+        return any(name.startswith(kind) for name in self.times)
+
+    def seconds(self, without: Collection[str]) -> float:
+        """What it costs a run of the model that is tuned without these kinds."""
+        return self.weights[ATTENTION in without] * self.best(without)
+
+    def best(self, without: Collection[str]) -> float:
+        """Seconds of the fastest program that is of none of these kinds."""
+        return min(s for name, s in self.times.items() if not name.startswith(tuple(without)))
+
+    @property
+    def has_alternatives(self) -> bool:
+        """Whether there is another program than the direct one."""
+        return not self.times.keys() <= {_DIRECT, WINDOWS}
+
+    @property
+    def first(self) -> float:
+        """Seconds of the alternative that is tried first."""
+        return next(iter(self.times.values()))
+
+
+def timed_model(measurer: Any, spec: ModelSpec, options: Any) -> list[Timed]:
+    """All tasks of a model for one core: those with attention as tasks, and those without.
+
+    `options`: ``checkpoint``, ``untrained``, ``trials`` of each alternative, ``seed``.
+    """
+    checkpoint = setting.load(options.checkpoint, options.untrained)
+    fused, plain = groups(spec), groups(spec, attention=False)
+    found = []
+    for computation, members in (plain | fused).items():
+        programs = list(_best_programs(measurer, members, checkpoint, options))
+        weights = [of[computation][0].weight if computation in of else 0 for of in (fused, plain)]
+        found.append(Timed((weights[0], weights[1]), compared(measurer, programs)))
+        print(members[0].name, found[-1], file=sys.stderr, flush=True)
+    return found
+
+
+def groups(spec: ModelSpec, attention: bool = True) -> dict[str, list[Task]]:
+    """The tasks of a model for one core with their alternatives, by `Task.computation`.
+
+    With `attention` each attention is one task.
+    """
+    from tlmd.space.target import resolve, tvm_target
+    from tlmd.workloads import frontends, lowering
+    from tlmd.workloads.alternatives import with_alternatives
+
+    target, found = resolve("native", 1), dict[str, list[Task]]()
+    ((_, source),) = frontends.load_sets(spec)
+    lowered = lowering.lower(source.module, tvm_target(target), attention=attention)
+    for task in with_alternatives(lowering.extract(lowered, target)):
+        found.setdefault(task.computation, []).append(task)
+    return found
+
+
+def _best_programs(
+    measurer: Any, members: Sequence[Task], checkpoint: Any, options: Any
+) -> Iterator[tuple[str, Task, Record]]:
+    """The name, the task and the best program of each alternative."""
+    from tlmd.space import windows
+
+    for task in members:
+        if task.alternative or not _has_windows(task):
+            yield task.alternative or _DIRECT, task, best(measurer, task, checkpoint, options)
+            continue
+        yield WINDOWS, task, best(measurer, task, checkpoint, options)
+        with mock.patch.object(windows, "sketch", return_value=[]):
+            yield _DIRECT, task, best(measurer, task, checkpoint, options)
+
+
+def _has_windows(task: Task) -> bool:
+    """Whether the direct program has the sketch of `tlmd.space.windows`."""
+    import tvm
+
+    from tlmd.space import windows
+    from tlmd.space.target import tvm_target, vector_unit
+
+    unit = vector_unit(tvm_target(task.target))
+    return not task.attention and bool(windows.sketch(tvm.ir.load_json(task.module), unit, 1))
+
+
+def best(measurer: Any, task: Task, checkpoint: Any, options: Any) -> Record:
+    """The best of `trials` candidates, written by the product's own search."""
+    records = searched(measurer, task, checkpoint, options.trials, options.seed)
+    found = fastest(records)
+    if found is None:
+        raise SystemExit(f"no program of {task.name} works")
+    return found
+
+
+def compared(measurer: Any, programs: Sequence[tuple[str, Task, Record]]) -> dict[str, float]:
+    """Seconds of programs that compute the same, by their names; timed in interleaved rounds."""
+    from tlmd.space.space import TaskSpace
+
+    if len(programs) == 1:
+        ((name, _, record),) = programs
+        return {name: record.outcome.seconds}
+    finalists = [
+        (task, MeasureInput(record.candidate.id, TaskSpace(task).trace_json(record.candidate)))
+        for _, task, record in programs
+    ]
+    outcomes = measurer.compare(finalists)
+    if not outcomes:
+        raise SystemExit(f"the alternatives of {programs[0][1].name} could not be compared")
+    names = [name for name, _, _ in programs]
+    return {name: outcome.seconds for name, outcome in zip(names, outcomes, strict=True)}
