@@ -1,6 +1,6 @@
 """What each kind of alternative buys: whole models with it and without it.
 
-`python -m benchmarks.on_off [MODEL ...] --state DIR [--trials 16] [--json FILE] [--resume]`
+`python -m benchmarks.on_off [MODEL ...] [--trials 16] [--json FILE] [--resume]`
 measures so many candidates of every alternative of every task, then times the best of each in
 interleaved rounds (`on_off_programs`). A model's time is the sum of weight x best over its tasks,
 with all kinds and without one of them. Beside Winograd's, Strassen's and packed programs, kinds are
@@ -15,7 +15,9 @@ from __future__ import annotations
 
 import json
 import sys
+import tempfile
 from collections.abc import Collection
+from pathlib import Path
 from typing import Any
 
 from benchmarks import report
@@ -28,7 +30,7 @@ _MODELS = ("resnet18", "mobilenet-v2", "bert-small", "vit-s16")
 
 def main() -> int:
     """Measure, print, write."""
-    parser = report.parser(__doc__, state="the reference outputs")
+    parser = report.parser(__doc__)
     parser.add_argument("models", nargs="*", default=_MODELS)
     parser.add_argument("--trials", type=int, default=16, help="per alternative (default 16)")
     parser.add_argument("--resume", action="store_true", help="keep the models that FILE has")
@@ -44,7 +46,10 @@ def _measure(options: Any) -> report.Row:
     if options.resume and options.json and options.json.exists():
         known = json.loads(options.json.read_text())["models"]
     rows = {row["model"]: row for row in known}
-    with on_one_core(options.state) as measurer:
+    with (
+        tempfile.TemporaryDirectory(prefix="tlmd-bench-") as state,
+        on_one_core(Path(state)) as measurer,
+    ):
         for model in options.models:
             if model in rows:
                 continue

@@ -1,6 +1,6 @@
 """What prefetching weights buys: the best programs of alternatives with it and without it.
 
-`python -m benchmarks.prefetching [MODEL ...] --state DIR [--trials 16] [--json FILE]` measures so
+`python -m benchmarks.prefetching [MODEL ...] [--trials 16] [--json FILE]` measures so
 many candidates of every alternative of each model, builds the best of each with prefetches and
 without (as plain TVM builds a record), and times both in turns, weights from memory. A model's row
 has the sums of weight x the fastest alternative; tasks without alternatives are left out. The
@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import statistics
 import sys
+import tempfile
+from pathlib import Path
 from typing import Any
 
 from benchmarks import report, setting
@@ -25,7 +27,7 @@ _ROUNDS = 30
 
 def main() -> int:
     """Measure, print, write."""
-    parser = report.parser(__doc__, state="the reference outputs")
+    parser = report.parser(__doc__)
     parser.add_argument("models", nargs="*", default=_MODELS)
     parser.add_argument("--trials", type=int, default=16, help="per alternative (default 16)")
     options = parser.parse_args()
@@ -54,7 +56,10 @@ def _row(model: str, options: Any) -> report.Row:
     from tlmd.measure.cores import plan_cores
 
     checkpoint = setting.load(options.checkpoint, options.untrained)
-    with on_one_core(options.state) as measurer:
+    with (
+        tempfile.TemporaryDirectory(prefix="tlmd-bench-") as state,
+        on_one_core(Path(state)) as measurer,
+    ):
         written = [
             [(task, best(measurer, task, checkpoint, options)) for task in group]
             for group in groups(ModelSpec(model)).values()
