@@ -17,6 +17,7 @@ import json
 import sys
 import tempfile
 from collections.abc import Collection
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,8 @@ def main() -> int:
     parser.add_argument("--resume", action="store_true", help="keep the models that FILE has")
     options = parser.parse_args()
     document = _measure(options)
-    report.show("sum of weight x best in ms; gain: without over with all", document["models"])
+    rows = [{k: v for k, v in row.items() if k != "times"} for row in document["models"]]
+    report.show("sum of weight x best in ms; gain: without over with all", rows)
     report.finish(document, options.json)
     return 0
 
@@ -55,7 +57,6 @@ def _measure(options: Any) -> report.Row:
                 continue
             found = timed_model(measurer, ModelSpec(model), options)
             rows[model] = {"model": model, **_row(found), "commit": machine["commit"]}
-            print(rows[model], file=sys.stderr, flush=True)
             if options.json:
                 options.json.write_text(json.dumps(_document(machine, [*rows.values()]), indent=1))
     return _document(machine, [*rows.values()])
@@ -86,7 +87,7 @@ def _row(found: list[Timed]) -> report.Row:
     row["tried first and fastest"] = sum(one.first == one.best(()) for one in groups)
     chosen = [min(one.times, key=one.times.__getitem__) for one in groups]
     row["chosen"] = {name: chosen.count(name) for name in sorted(set(chosen))}
-    return row
+    return row | {"times": [asdict(one) for one in found]}
 
 
 def _sum_ms(found: list[Timed], without: Collection[str]) -> float:

@@ -23,6 +23,7 @@ _DIRECT = "direct"
 class Timed:
     """The alternatives of one computation, timed."""
 
+    name: str
     weights: tuple[int, int]
     """How often the model computes it, with attention as tasks and without."""
     times: dict[str, float]
@@ -64,8 +65,9 @@ def timed_model(measurer: Any, spec: ModelSpec, options: Any) -> list[Timed]:
     for computation, members in (plain | fused).items():
         programs = list(_best_programs(measurer, members, checkpoint, options))
         weights = [of[computation][0].weight if computation in of else 0 for of in (fused, plain)]
-        found.append(Timed((weights[0], weights[1]), compared(measurer, programs)))
-        print(members[0].name, found[-1], file=sys.stderr, flush=True)
+        times = compared(measurer, programs)
+        found.append(Timed(members[0].name, (weights[0], weights[1]), times))
+        print(found[-1], file=sys.stderr, flush=True)
     return found
 
 

@@ -7,9 +7,9 @@ from typing import Any
 
 SPATIAL, REDUCTION = 0, 2  # kinds of iterators: IterVar.DataPar, IterVar.CommReduce
 DIRECT = ""
-PER_WEIGHT, PER_ELEMENT = 24, 12
-"""How long it takes to read a weight from memory, and to make and read an element of a transformed
-tile, in operations of a multiply-add loop; rough values, which only order what is tried first."""
+PER_WEIGHT = 24
+"""How long it takes to read a weight from memory, in operations of a multiply-add loop. This and
+the other costs of that kind are rough values, which only order what is tried first."""
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ from tlmd.alternatives.contraction import (
     substituted,
     unflattened,
 )
-from tlmd.alternatives.implementation import PER_ELEMENT, PER_WEIGHT, Implementation
+from tlmd.alternatives.implementation import PER_WEIGHT, Implementation
 from tlmd.alternatives.kernel import VectorUnit
 from tlmd.alternatives.packed import clamped
 from tlmd.alternatives.transforms import MULTIPLICATIONS, Multiplication
@@ -39,6 +39,7 @@ SUMS, PRODUCTS, COMBINED, PLACED = (
     f"strassen_{stage}" for stage in ("sums", "products", "combined", "placed")
 )
 _LEAST_ROWS = 5  # of a part
+_PER_ELEMENT = 14  # operations of a multiply-add loop: to make and read a sum of two elements
 
 
 def strassen(
@@ -63,7 +64,7 @@ def strassen(
         flops = direct.flops * by.products / by.parts**3
         per_part = by.products / by.parts**2
         elements = per_part * rows * (depth + columns)
-        work = flops + per_part * PER_WEIGHT * depth * columns + PER_ELEMENT * elements
+        work = flops + per_part * PER_WEIGHT * depth * columns + _PER_ELEMENT * elements
         if work < direct.work:
             module = contraction.replaced(direct.module, found, _stages(found, by, unit))
             listed.append(Implementation(name, module, flops, work))

@@ -22,13 +22,14 @@ from tlmd.alternatives import contraction, groups
 from tlmd.alternatives.combinations import row_of
 from tlmd.alternatives.contraction import DTYPE, Contraction, axis, long, same, shape_of
 from tlmd.alternatives.groups import Blocks
-from tlmd.alternatives.implementation import PER_ELEMENT, PER_WEIGHT, Implementation
+from tlmd.alternatives.implementation import PER_WEIGHT, Implementation
 from tlmd.alternatives.transforms import FILTERINGS, Filtering
 
 PAD, ROWS, TILES, PRODUCTS, SUMS, OUTPUTS, PLACED = (
     f"winograd_{stage}"
     for stage in ("pad", "rows", "tiles", "products", "sums", "outputs", "placed")
 )
+_PER_WIDTH = 3  # operations of a multiply-add loop: an element of a tile, by the tile's width
 
 
 @dataclass(frozen=True)
@@ -85,11 +86,13 @@ def winograd(direct: Implementation, lanes: int) -> list[Implementation]:
     for name, filtering in FILTERINGS.items():
         tiles = math.prod(planes) * -(-height // filtering.outputs) * -(-width // filtering.outputs)
         positions = filtering.inputs**2
-        # Zeros between groups are not counted, as in the packed and the direct program.
         products = positions * math.prod(taps) * inputs * outputs
         flops = 2.0 * tiles * products
         elements = tiles * positions * (channels + outputs)
-        work = flops + PER_WEIGHT * products + PER_ELEMENT * elements
+        # Zeros between groups are not counted, as in the packed and the direct program: where they
+        # make the products several times as many, the tiles are a smaller part of the whole.
+        per_element = _PER_WIDTH * filtering.inputs / blocks.groups
+        work = flops + PER_WEIGHT * products + per_element * elements
         stages = _stages(found, blocks, filtering)
         module = contraction.replaced(direct.module, found, stages)
         listed.append(Implementation(name, module, flops, work))
