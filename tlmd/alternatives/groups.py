@@ -35,6 +35,16 @@ class Blocks:
         """Whether an output reads only a part of the data's last dimension."""
         return self.count * self.groups > 1
 
+    @property
+    def zeros(self) -> int:
+        """How many times as many products as the direct program computes, because of zeros.
+
+        The direct program of narrow groups uses only a small part of its vectors, so it is no
+        better. That of a depthwise convolution uses all of them.
+        """
+        is_depthwise = self.channels == self.columns == self.groups
+        return self.groups if is_depthwise else 1
+
 
 def whole(found: Contraction) -> Blocks:
     """One block: each column reads all of the data's last dimension."""

@@ -49,13 +49,17 @@ class VectorUnit:
         height, width = _small_kernel(rows, vectors)
         return multiple(rows, height), width * self.lanes
 
+    def panel(self, columns: int) -> int:
+        """Columns of a panel, where `columns` is a multiple of `lanes` and none may be too many."""
+        vectors = columns // self.lanes
+        return next(width for width in _PANEL_VECTORS if vectors % width == 0) * self.lanes
+
     def divided(self, rows: int, columns: int) -> tuple[int, int]:
         """As `padded`, where `columns` is a multiple of `lanes` and no column may be too many."""
         vectors = columns // self.lanes
         if self.registers > _FEW_REGISTERS:
-            width = next(width for width in _PANEL_VECTORS if vectors % width == 0)
             is_divided = any(rows % kernel == 0 for kernel in _DIVIDING_ROWS)
-            return rows if is_divided else padded_rows(rows), width * self.lanes
+            return rows if is_divided else padded_rows(rows), self.panel(columns)
         fitting = [kernel for kernel in _SMALL_KERNELS if vectors % kernel[1] == 0]
         height, width = _small_kernel(rows, vectors, fitting)
         return multiple(rows, height), width * self.lanes

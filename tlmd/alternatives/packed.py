@@ -70,18 +70,8 @@ def packed(
     if words and not _has_words(found, blocks, words):
         return None
     made = contraction.replaced(direct.module, found, _stages(found, blocks, unit, words))
-    work = _CHEAPER * direct.work * multiple(columns, lanes) / columns * _zeros(blocks)
+    work = _CHEAPER * direct.work * multiple(columns, lanes) / columns * blocks.zeros
     return Implementation(name, made, direct.flops, work / words.count if words else work)
-
-
-def _zeros(blocks: Blocks) -> int:
-    """How many times as many products as the direct program computes, because of zeros.
-
-    The direct program of narrow groups uses only a small part of its vectors, so it is no better.
-    That of a depthwise convolution uses all of them.
-    """
-    is_depthwise = blocks.channels == blocks.columns == blocks.groups
-    return blocks.groups if is_depthwise else 1
 
 
 def _blocks(found: Contraction, unit: VectorUnit) -> Blocks | None:

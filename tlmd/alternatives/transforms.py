@@ -144,9 +144,10 @@ MULTIPLIED = {PACKED_BF16: "bfloat16", ATTENTION_BF16: "bfloat16", PACKED_INT8: 
 def transform(alternative: str, weights: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
     """The weights of an alternative, of this shape; but for words of the dtype of `weights`.
 
-    Winograd: ``[3, 3, inputs, outputs]`` become ``[m + 2, m + 2, inputs, outputs]``, computed in
-    float64; of a 3-D convolution ``[planes, 3, 3, inputs, outputs]`` become ``[m + 2, m + 2,
-    planes * inputs, outputs]``, of a grouped one ``[m + 2, m + 2, blocks, channels, columns]``.
+    Winograd: ``[3, 3, inputs, outputs]`` become ``[m + 2, m + 2, panels, inputs, columns]``,
+    computed in float64; of a 3-D convolution ``[planes, 3, 3, inputs, outputs]`` become ``[m + 2,
+    m + 2, panels, planes * inputs, columns]``, of a grouped one ``[m + 2, m + 2, blocks, channels,
+    columns]``.
 
     Packed: ``[..., N]`` become ``[panels, K, columns]`` with zeros after column `N`, after the
     last channel, and between the groups of a block (`groups`); in bfloat16 ``[panels, K / 2,
@@ -170,14 +171,12 @@ def transform(alternative: str, weights: NDArray[Any], shape: tuple[int, ...]) -
         numbers = _packed(weights, panels, 4 * quads, columns).reshape(panels, quads, 4, columns)
         together = np.ascontiguousarray(numbers.transpose(0, 1, 3, 2))
         return together.view(np.uint32).reshape(shape)
-    g = FILTERINGS[alternative].weights
-    if len(shape) == 5:  # grouped
-        blocks, channels, columns = shape[2:]
-        matrix = _packed(weights, blocks, 9 * channels, columns)
-        planes = matrix.reshape(blocks, 3, 3, channels, columns)
-    else:
-        planes = weights.reshape(-1, *weights.shape[-4:])
-    found = np.einsum("ai,bj,kijco->abkco", g, g, planes.astype(np.float64), optimize=True)
+    g, (*panels, depth, columns) = FILTERINGS[alternative].weights, shape[2:]
+    count = math.prod(panels)  # tasks of earlier versions have no panels
+    planes = math.prod(weights.shape[:-4])
+    packed = _packed(weights, count, 9 * depth, columns)
+    windows = packed.reshape(count, planes, 3, 3, depth // planes, columns).astype(np.float64)
+    found = np.einsum("ai,bj,pkijco->abpkco", g, g, windows, optimize=True)
     return np.ascontiguousarray(found.reshape(shape).astype(weights.dtype))
 
 

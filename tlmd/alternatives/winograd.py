@@ -23,6 +23,7 @@ from tlmd.alternatives.combinations import row_of
 from tlmd.alternatives.contraction import DTYPE, Contraction, axis, long, same, shape_of
 from tlmd.alternatives.groups import Blocks
 from tlmd.alternatives.implementation import PER_WEIGHT, Implementation
+from tlmd.alternatives.kernel import VectorUnit
 from tlmd.alternatives.transforms import FILTERINGS, Filtering
 
 PAD, ROWS, TILES, PRODUCTS, SUMS, OUTPUTS, PLACED = (
@@ -65,14 +66,15 @@ class _Planes:
         return plane // planes, plane % planes
 
 
-def winograd(direct: Implementation, lanes: int) -> list[Implementation]:
+def winograd(direct: Implementation, unit: VectorUnit) -> list[Implementation]:
     """Winograd's programs; none where `direct` is no such convolution.
 
-    Their weights are an argument ``[m + 2, m + 2, CI, CO]`` at the same position, of a 3-D
-    convolution ``[m + 2, m + 2, planes * CI, CO]``, of a grouped one ``[m + 2, m + 2, blocks,
-    channels, columns]``.
-    `lanes`: elements of a vector of the target; the channels must be a multiple of it.
+    Their weights are an argument ``[m + 2, m + 2, panels, CI, columns]`` at the same position, of a
+    3-D convolution ``[m + 2, m + 2, panels, planes * CI, columns]``, of a grouped one ``[m + 2,
+    m + 2, blocks, channels, columns]``.
+    `unit`: vectors of the target; the channels must be a multiple of one.
     """
+    lanes = unit.lanes
     found = contraction.find(direct.module["main"])
     if found is None or not _is_convolution(found):
         return []
@@ -89,11 +91,11 @@ def winograd(direct: Implementation, lanes: int) -> list[Implementation]:
         products = positions * math.prod(taps) * inputs * outputs
         flops = 2.0 * tiles * products
         elements = tiles * positions * (channels + outputs)
-        # Zeros between groups are not counted, as in the packed and the direct program: where they
-        # make the products several times as many, the tiles are a smaller part of the whole.
-        per_element = _PER_WIDTH * filtering.inputs / blocks.groups
-        work = flops + PER_WEIGHT * products + per_element * elements
-        stages = _stages(found, blocks, filtering)
+        # Zeros that the direct program has, too, are not counted: where they make the products
+        # several times as many, the tiles are a smaller part of the whole.
+        per_element = _PER_WIDTH * filtering.inputs / (blocks.groups // blocks.zeros)
+        work = (flops + PER_WEIGHT * products) * blocks.zeros + per_element * elements
+        stages = _stages(found, blocks, filtering, unit)
         module = contraction.replaced(direct.module, found, stages)
         listed.append(Implementation(name, module, flops, work))
     return listed
@@ -130,7 +132,7 @@ def _blocks(found: Contraction, lanes: int) -> Blocks | None:
     return groups.find(found, o, c, lanes) if is_planar else None
 
 
-def _stages(found: Contraction, blocks: Blocks, filtering: Filtering) -> Any:
+def _stages(found: Contraction, blocks: Blocks, filtering: Filtering, unit: VectorUnit) -> Any:
     """The function ``(data, weights, output)`` of the convolution in stages."""
     m, a = filtering.outputs, filtering.inputs
     data, output = shape_of(found.data.source), shape_of(found.output)
@@ -140,12 +142,10 @@ def _stages(found: Contraction, blocks: Blocks, filtering: Filtering) -> Any:
     rows, columns = -(-height // m), -(-width // m)
     planes = _Planes(images[0], math.prod(data[1:-3]), math.prod(images[1:]))
     source = te.placeholder(long(data), DTYPE, name="data")
-    matrix = (
-        (blocks.count, blocks.channels, blocks.columns)
-        if blocks.is_grouped
-        else (taps * inputs, channels)
-    )
-    weights = te.placeholder(long((a, a, *matrix)), DTYPE, name="weights")
+    width = blocks.columns if blocks.is_grouped else unit.panel(channels)
+    depth = taps * blocks.channels
+    shape = long((a, a, channels // width, depth, width))
+    weights = te.placeholder(shape, DTYPE, name="weights")
     padded = _padded(source, (*data[:-3], rows * m + 2, columns * m + 2, inputs))
     transformed = long((a, a, images[0] * planes.inputs, rows, columns, inputs))
     tiles = (math.prod(images), rows, columns)
@@ -160,16 +160,16 @@ def _stages(found: Contraction, blocks: Blocks, filtering: Filtering) -> Any:
         lambda i, j, n, h, w, c: row_of(filtering.data, j, lambda k: half[i, k, n, h, w, c]),
         name=TILES,
     )
-    summed = axis(matrix[-2], "c")
+    summed = axis(depth, "c")
 
     def product(i: Any, j: Any, n: Any, h: Any, w: Any, o: Any) -> Any:
+        weight = weights[i, j, o // width, summed, o % width]
         if blocks.is_grouped:
-            block, column = o // blocks.columns, o % blocks.columns
-            tile = whole[i, j, n, h, w, block * blocks.channels + summed]
-            return te.sum(tile * weights[i, j, block, summed, column], axis=summed)
+            tile = whole[i, j, n, h, w, o // width * blocks.channels + summed]
+            return te.sum(tile * weight, axis=summed)
         tap, channel = (0, summed) if taps == 1 else (summed // inputs, summed % inputs)
         tile = whole[i, j, planes.of_data(n, tap), h, w, channel]
-        return te.sum(tile * weights[i, j, summed, o], axis=summed)
+        return te.sum(tile * weight, axis=summed)
 
     products = te.compute(long((a, a, *tiles, channels)), product, name=PRODUCTS)
     sums = te.compute(

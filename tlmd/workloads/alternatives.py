@@ -78,7 +78,7 @@ def _implementations(task: Task, strict_numerics: bool, precision: str) -> list[
     others = [packed(direct, task.constants, unit, name) for name in names]
     found = [direct, *(other for other in others if other is not None)]
     if not strict_numerics:
-        found += [*winograd(direct, unit.lanes), *strassen(direct, task.constants, unit)]
+        found += [*winograd(direct, unit), *strassen(direct, task.constants, unit)]
     return found
 
 
