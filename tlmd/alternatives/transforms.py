@@ -171,11 +171,11 @@ def transform(alternative: str, weights: NDArray[Any], shape: tuple[int, ...]) -
         numbers = _packed(weights, panels, 4 * quads, columns).reshape(panels, quads, 4, columns)
         together = np.ascontiguousarray(numbers.transpose(0, 1, 3, 2))
         return together.view(np.uint32).reshape(shape)
-    g, (*panels, depth, columns) = FILTERINGS[alternative].weights, shape[2:]
-    count = math.prod(panels)  # tasks of earlier versions have no panels
+    g, (depth, columns) = FILTERINGS[alternative].weights, shape[-2:]
+    panels = math.prod(shape[2:-2])  # tasks of earlier versions have no panels
     planes = math.prod(weights.shape[:-4])
-    packed = _packed(weights, count, 9 * depth, columns)
-    windows = packed.reshape(count, planes, 3, 3, depth // planes, columns).astype(np.float64)
+    packed = _packed(weights, panels, 9 * depth, columns)
+    windows = packed.reshape(panels, planes, 3, 3, depth // planes, columns).astype(np.float64)
     found = np.einsum("ai,bj,pkijco->abpkco", g, g, windows, optimize=True)
     return np.ascontiguousarray(found.reshape(shape).astype(weights.dtype))
 
