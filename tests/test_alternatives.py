@@ -114,13 +114,6 @@ def test_the_matrices_compute_a_convolution(name: str, seed: int) -> None:
     assert got.shape == (outputs, outputs) and np.abs(got - want).max() < 1e-12
 
 
-def test_winograd_weights_of_tasks_of_earlier_versions_have_no_panels() -> None:
-    weights = np.random.default_rng(0).uniform(-1, 1, (3, 3, 5, 96)).astype(np.float32)
-    panels = transform("winograd2", weights, (4, 4, 3, 5, 32))
-    whole = transform("winograd2", weights, (4, 4, 5, 96))
-    assert np.array_equal(panels.transpose(0, 1, 3, 2, 4).reshape(whole.shape), whole)
-
-
 def test_what_can_be_computed_otherwise_has_alternatives(
     model: LoweredModel, groups: dict[str, list[Task]]
 ) -> None:

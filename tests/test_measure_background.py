@@ -68,8 +68,8 @@ def test_the_work_has_its_share_while_others_use_the_cores(
 ) -> None:
     machine = Machine(stat)
     work = BackgroundWork(machine.others, share)
-    found = worked_s(work, machine, 30 / share, in_use)
-    assert 0.7 * 30 <= found <= 1.3 * 30 + 1
+    found = worked_s(work, machine, 15 / share, in_use)
+    assert 0.7 * 15 <= found <= 1.3 * 15 + 1
 
 
 def test_nothing_waits_on_idle_cores_and_work_goes_on_when_others_end(stat: Path) -> None:

@@ -7,11 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import msgpack
+import numpy as np
 import pytest
 
 from tests.fake_checkpoints import blob
 from tests.test_records_store import record, task
 from tlmd import config, wire
+from tlmd.alternatives.transforms import transform
 from tlmd.errors import BadInput
 from tlmd.model import checkpoint as checkpoints
 from tlmd.model import registry_state
@@ -93,3 +95,10 @@ def test_a_registry_of_the_first_tlmd_is_read_and_upgraded(tmp_path: Path) -> No
     registry_state.write(tmp_path / "r", state)
     assert json.loads(current.read_text())["schema"] == 2
     assert registry_state.read(tmp_path / "r", [1]) == state
+
+
+def test_winograd_weights_of_tasks_of_earlier_versions_have_no_panels() -> None:
+    weights = np.random.default_rng(0).uniform(-1, 1, (3, 3, 5, 96)).astype(np.float32)
+    panels = transform("winograd2", weights, (4, 4, 3, 5, 32))
+    whole = transform("winograd2", weights, (4, 4, 5, 96))
+    assert np.array_equal(panels.transpose(0, 1, 3, 2, 4).reshape(whole.shape), whole)
