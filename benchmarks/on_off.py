@@ -1,8 +1,8 @@
 """What each kind of alternative buys: whole models with it and without it.
 
-`python -m benchmarks.on_off [MODEL ...] [--trials 16] [--json FILE] [--resume]`
-measures so many candidates of every alternative of every task, then times the best of each in
-interleaved rounds (`on_off_programs`). A model's time is the sum of weight x best over its tasks,
+`python -m benchmarks.on_off [MODEL ...] [--trials 16] [--json FILE] [--resume]` measures so many
+candidates of every alternative of every task, then times the best of each in interleaved rounds
+(`on_off_programs`). A model's time is the sum of weight x best over its tasks,
 with all kinds and without one of them. Beside Winograd's, Strassen's and packed programs, kinds are
 attention as one task (without it: products, softmax, transposes) and the sketch of
 `tlmd.space.windows` (without it: the program of TVM's own sketches). ``tried first`` has only the

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 from benchmarks import setting
@@ -13,6 +13,9 @@ from benchmarks.measured import searched
 from tlmd.model_spec import ModelSpec
 from tlmd.selection import fastest
 from tlmd.types import MeasureInput, Record, Task
+
+if TYPE_CHECKING:
+    from tlmd.workloads.sources import SourceModel
 
 ATTENTION, WINDOWS = "attention", "windows"
 KINDS = ("winograd", "packed", "strassen", ATTENTION, WINDOWS)
@@ -60,7 +63,8 @@ def timed_model(measurer: Any, spec: ModelSpec, options: Any) -> list[Timed]:
     `options`: ``checkpoint``, ``untrained``, ``trials`` of each alternative, ``seed``.
     """
     checkpoint = setting.load(options.checkpoint, options.untrained)
-    fused, plain = groups(spec), groups(spec, attention=False)
+    source = load_source(spec)
+    fused, plain = groups(source), groups(source, attention=False)
     found = []
     for computation, members in (plain | fused).items():
         programs = list(_best_programs(measurer, members, checkpoint, options))
@@ -71,17 +75,24 @@ def timed_model(measurer: Any, spec: ModelSpec, options: Any) -> list[Timed]:
     return found
 
 
-def groups(spec: ModelSpec, attention: bool = True) -> dict[str, list[Task]]:
+def load_source(spec: ModelSpec) -> SourceModel:
+    """The model at its one set of input shapes."""
+    from tlmd.workloads import frontends
+
+    ((_, source),) = frontends.load_sets(spec)
+    return source
+
+
+def groups(source: SourceModel, attention: bool = True) -> dict[str, list[Task]]:
     """The tasks of a model for one core with their alternatives, by `Task.computation`.
 
     With `attention` each attention is one task.
     """
     from tlmd.space.target import resolve, tvm_target
-    from tlmd.workloads import frontends, lowering
+    from tlmd.workloads import lowering
     from tlmd.workloads.alternatives import with_alternatives
 
     target, found = resolve("native", 1), dict[str, list[Task]]()
-    ((_, source),) = frontends.load_sets(spec)
     lowered = lowering.lower(source.module, tvm_target(target), attention=attention)
     for task in with_alternatives(lowering.extract(lowered, target)):
         found.setdefault(task.computation, []).append(task)

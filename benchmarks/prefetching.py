@@ -17,7 +17,7 @@ from typing import Any
 
 from benchmarks import report, setting
 from benchmarks.measured import on_one_core
-from benchmarks.on_off_programs import best, groups
+from benchmarks.on_off_programs import best, groups, load_source
 from tlmd.model_spec import ModelSpec
 from tlmd.types import Record, Task
 
@@ -62,7 +62,7 @@ def _row(model: str, options: Any) -> report.Row:
     ):
         written = [
             [(task, best(measurer, task, checkpoint, options)) for task in group]
-            for group in groups(ModelSpec(model)).values()
+            for group in groups(load_source(ModelSpec(model))).values()
             if len(group) > 1
         ]
     setting.pin(plan_cores(run=1).run)

@@ -61,9 +61,11 @@ def test_it_waits_no_longer_than_allowed(tmp_path: Path) -> None:
 def test_a_child_says_that_it_has_the_slot_as_long_as_it_has_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever has the slot next stops the others, also this child: it must have said all by then.
+    """A child must send all its stages before it gives the slot back.
 
-    Otherwise the server took a stopped child for one that is timed, until its time was over.
+    The child that has the slot next stops all others. If it stops one that has not yet sent
+    "checking", the server takes the stopped child for one that is timed, and kills it when its time
+    is over.
     """
     messages, report = os.pipe()
     reader, said = MessageReader(), dict[str, list[str]]()

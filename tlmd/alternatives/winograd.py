@@ -163,12 +163,15 @@ def _stages(found: Contraction, blocks: Blocks, filtering: Filtering, unit: Vect
     summed = axis(depth, "c")
 
     def product(i: Any, j: Any, n: Any, h: Any, w: Any, o: Any) -> Any:
-        weight = weights[i, j, o // width, summed, o % width]
         if blocks.is_grouped:
-            tile = whole[i, j, n, h, w, o // width * blocks.channels + summed]
-            return te.sum(tile * weight, axis=summed)
-        tap, channel = (0, summed) if taps == 1 else (summed // inputs, summed % inputs)
-        tile = whole[i, j, planes.of_data(n, tap), h, w, channel]
+            plane, channel = n, o // width * blocks.channels + summed
+        else:
+            tap, channel = (0, summed) if taps == 1 else (summed // inputs, summed % inputs)
+            plane = planes.of_data(n, tap)
+        tile, weight = (
+            whole[i, j, plane, h, w, channel],
+            weights[i, j, o // width, summed, o % width],
+        )
         return te.sum(tile * weight, axis=summed)
 
     products = te.compute(long((a, a, *tiles, channels)), product, name=PRODUCTS)

@@ -134,8 +134,8 @@ class ChildContext:
             send(self.report_fd, Stage("running"))
             yield
             self.stopwatch.lap("run")
-            # Said while the slot is still ours: the next child that has it stops this one, and the
-            # server would wait for a child that it believes to be timed.
+            # Sent before the slot is given back: the child that has it next stops this one, and the
+            # server would wait for a stopped child that it still takes for one that is timed.
             send(self.report_fd, Stage("checking"))
 
 

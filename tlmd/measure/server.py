@@ -219,9 +219,8 @@ class MeasureServer:
             self._reap_child(child)
 
     def _limit_s(self, child: ForkedChild) -> float | None:
-        if child.stage == "waiting":  # for other children, each of which has a deadline
-            return None
-        if child.stage == "settling":  # for a quiet machine, no longer than it is allowed to
+        # It waits for other children, which have deadlines, or so long as `wait_quiet` allows.
+        if child.stage in ("waiting", "settling"):
             return None
         config, is_baseline = self._config, child.request.is_baseline
         return config.baseline_timeout if is_baseline else config.run_timeout
