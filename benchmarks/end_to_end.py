@@ -1,19 +1,18 @@
 """Whole models: tuned by tlmd beside PyTorch, torch.compile, ONNX Runtime and OpenVINO.
 
-`python -m benchmarks.end_to_end [MODEL ...] [--cores 1 2] [--trials 16] [--precision fp32]
-[--json FILE]` tunes each model for each number of cores, and times all of them interleaved in one
-process on as many cores, in this precision (`deployments`; int8: quantised by ONNX Runtime). With
-several `--trials` the same model is tuned further. With `--time-budget SECONDS ...` each of them is
-tuned anew for so long, with at most the largest of `--trials`. `--resume` keeps the rows that FILE
-has; each row says the commit that it is of. With `--metaschedule` stock MetaSchedule tunes the
-model, too, for as long as tlmd took (`metaschedule_model`). The headline `ratio` is the time of the
-fastest of the other four over tlmd's, geometric mean.
+`python -m benchmarks.end_to_end [MODEL ...] [--cores 1 2] [--trials 16] [--precision fp32] [--json
+FILE]` tunes each model for each number of cores, and times all of them interleaved in one process
+on as many cores, in this precision (`deployments`; int8: quantised by ONNX Runtime). With several
+`--trials`, from few to many, the same model is tuned further. With `--time-budget SECONDS ...` each
+of them is tuned anew for so long, with at most the largest of `--trials`. `--resume` keeps the rows
+that FILE has; each row says the commit that it is of. With `--metaschedule` stock MetaSchedule
+tunes the model, too, for as long as tlmd took for the last of `--trials` (`metaschedule_model`).
+The headline `ratio` is the time of the fastest of the other four over tlmd's, geometric mean.
 """
 
 from __future__ import annotations
 
 import json
-import shutil
 import sys
 import tempfile
 import time
@@ -63,15 +62,19 @@ def _measure_models(options: Any) -> report.Row:
     rows: list[report.Row] = []
     if options.resume and options.json.exists():
         rows = json.loads(options.json.read_text())["models"]
+    steps = sorted(options.trials)
     known = {tuple(row.get(name) for name in _KEY) for row in rows}
     for model, cores, budget in product(
         options.models, options.cores, options.time_budget or [None]
     ):
         with tempfile.TemporaryDirectory(prefix="tlmd-bench-") as state:
-            for trials in options.trials if budget is None else [max(options.trials)]:
+            wall_s = 0.0  # of all steps: each goes on from the records of the one before
+            for trials in steps if budget is None else steps[-1:]:
                 if (model, cores, trials, options.precision, budget) in known:
                     continue
-                row = _row(model, cores, trials, budget, Path(state), options)
+                stock = options.metaschedule and trials == steps[-1]
+                row = _row(model, cores, trials, budget, Path(state), wall_s, stock, options)
+                wall_s = row["wall_s"]
                 rows.append(row | {"commit": machine["commit"]})
                 print(rows[-1], file=sys.stderr, flush=True)
                 if options.json is not None:
@@ -89,9 +92,16 @@ def _document(machine: report.Row, rows: list[report.Row]) -> report.Row:
 
 
 def _row(
-    model: str, cores: int, trials: int, budget_s: float | None, state: Path, options: Any
+    model: str,
+    cores: int,
+    trials: int,
+    budget_s: float | None,
+    state: Path,
+    before_s: float,
+    metaschedule: bool,
+    options: Any,
 ) -> report.Row:
-    """Tune one model, and time it beside the others."""
+    """Tune one model, which took `before_s` seconds until now, and time it beside the others."""
     import tlmd
     from tlmd.measure.cores import plan_cores
     from tlmd.workloads import factories
@@ -115,11 +125,10 @@ def _row(
     )
     if result.interrupted:
         raise SystemExit(f"tuning {model} was interrupted; there is nothing to time")
-    wall_s = time.monotonic() - begin
+    wall_s = before_s + time.monotonic() - begin
     run_cores = plan_cores(run=cores).run
     stock = state / METASCHEDULE
-    if options.metaschedule:
-        shutil.rmtree(stock, ignore_errors=True)  # of fewer trials
+    if metaschedule:
         stock.mkdir()
         pinned.run("metaschedule_model", model, str(wall_s), stock, cores=run_cores)
     found = state / "times.json"
@@ -149,7 +158,7 @@ def _row(
         "high": high,
         "error": times["errors"][TLMD],
         "wall_s": round(wall_s, 1),
-        **(_of_metaschedule(times, stock) if options.metaschedule else {}),
+        **(_of_metaschedule(times, stock) if metaschedule else {}),
     }
 
 
