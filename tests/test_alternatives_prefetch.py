@@ -6,6 +6,7 @@ import itertools
 from random import Random
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import tvm
@@ -33,25 +34,27 @@ WIDE = 384  # large enough for Strassen's algorithm
 
 
 class Network(nn.Module):
-    """A GEMM of many rows, one of few rows and columns, and a convolution of 3 x 3."""
+    """A GEMM of many rows, one of few rows and columns, a convolution of 3 x 3, and patches."""
 
     def __init__(self) -> None:
         super().__init__()
         self.wide = nn.Linear(WIDE, WIDE)
         self.small = nn.Linear(24, 12 * LANES)
         self.convolution = nn.Conv2d(2 * LANES, 4 * LANES, 3, padding=1)
+        self.patches = nn.Conv2d(3, 8 * LANES, 4, stride=4)
 
     def forward(
-        self, x: torch.Tensor, y: torch.Tensor, z: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        return torch.relu(self.wide(x)), self.small(y), self.convolution(z)
+        self, x: torch.Tensor, y: torch.Tensor, z: torch.Tensor, image: torch.Tensor
+    ) -> tuple[torch.Tensor, ...]:
+        wide, small = torch.relu(self.wide(x)), self.small(y)
+        return wide, small, self.convolution(z), self.patches(image)
 
 
 @pytest.fixture(scope="module")
 def tasks() -> list[Task]:
     torch.manual_seed(0)
     inputs = torch.randn(437, WIDE), torch.randn(24, 24), torch.randn(1, 2 * LANES, 16, 16)
-    source = from_module("network", Network().eval(), inputs)
+    source = from_module("network", Network().eval(), (*inputs, torch.randn(1, 3, 32, 32)))
     found = with_alternatives(lower_source(ModelSpec("network"), source, INFO).tasks)
     return [task for task in found if task.alternative]
 
@@ -75,6 +78,22 @@ def test_the_outputs_stay_the_same(tasks: list[Task]) -> None:
     assert {"packed", "strassen2", "winograd4"} <= kinds
 
 
+def test_a_loop_of_one_turn_inside_of_the_prefetches_is_not_used(tasks: list[Task]) -> None:
+    (patches,) = (
+        task
+        for task in tasks
+        if task.alternative == "packed" and "conv" in task.name and _channels(task) == 3
+    )
+    arguments, _ = direct_outputs(patches, INFO)
+    found = [module for module in _candidates(patches, 24) if _has_a_single_turn(module["main"])]
+    made = [with_prefetches(module) for module in found]
+    fetching = [module for module in made if PREFETCH in module.script()]
+    assert fetching
+    want = run(found[0], arguments, INFO).copy()
+    for module in fetching[:3]:
+        np.testing.assert_allclose(run(module, arguments, INFO), want, rtol=1e-4, atol=1e-4)
+
+
 def test_a_direct_program_is_left_as_it_is(tasks: list[Task]) -> None:
     module = tvm.ir.load_json(tasks[0].direct)
     assert tvm_ffi.structural_equal(with_prefetches(module), module)
@@ -93,6 +112,18 @@ def test_all_weights_but_the_first_panel_are_fetched(tasks: list[Task]) -> None:
         assert {place for place in read if place[0] > min(panels)} <= fetched
         checked += 1
     assert checked >= 3
+
+
+def _channels(task: Task) -> int:
+    """Of the data, which is the first parameter."""
+    return int(tvm.ir.load_json(task.module)["main"].params[0].ty.shape[-1])
+
+
+def _has_a_single_turn(function: Any) -> bool:
+    """Whether a loop that is not unrolled has one turn."""
+    loops: list[Any] = []
+    tvm_ffi.structural_walk(function.body, (tirx.For, loops.append), order="pre")
+    return any(int(loop.extent) == 1 and loop.kind == tirx.ForKind.SERIAL for loop in loops)
 
 
 def _places(function: Any) -> tuple[set[Any], set[Any]]:

@@ -96,7 +96,9 @@ def _product_loops(function: Any) -> _ProductLoops | None:
     read = products.block.reads[-1]
     bound = zip(products.block.iter_vars, products.iter_values, strict=True)
     values = [(one.var, value) for one, value in bound]
-    at = [substituted(side.min, values) for side in read.region]
+    # A loop of one turn may be inside of the loop that fetches.
+    single = [(loop.loop_var, loop.min) for loop in around if _extent(loop) == 1]
+    at = [substituted(substituted(side.min, values), single) for side in read.region]
     loops = [loop for loop in around if loop.kind in _LOOPS and _extent(loop) > 1]
     changes = [_changes(at, loop) for loop in loops]
     grouped = itertools.groupby(zip(changes, loops, strict=True), key=operator.itemgetter(0))
