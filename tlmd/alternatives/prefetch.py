@@ -23,11 +23,10 @@ from tvm import tirx
 from tvm.ir import IRModule
 from tvm.s_tir import SBlockRealize
 
-from tlmd.alternatives import packed, strassen, winograd
 from tlmd.alternatives.contraction import flattened, substituted, unflattened, uses
 from tlmd.alternatives.implementation import REDUCTION
+from tlmd.alternatives.sketches import PRODUCTS
 
-_PRODUCTS = (packed.PRODUCTS, strassen.PRODUCTS, winograd.PRODUCTS)
 _LOOPS = (tirx.ForKind.SERIAL, tirx.ForKind.PARALLEL)
 """Those that are loops in the built program, too."""
 _ELEMENT_BYTES, _MOST_BYTES = 4, 1 << 20
@@ -116,7 +115,7 @@ def _path(body: Any) -> list[Any] | None:
     if isinstance(body, SBlockRealize):
         block = body.block
         sums = any(int(one.iter_type) == REDUCTION for one in block.iter_vars)
-        return [body] if sums and block.name_hint.startswith(_PRODUCTS) else _path(block.body)
+        return [body] if sums and block.name_hint.startswith(PRODUCTS) else _path(block.body)
     if isinstance(body, tirx.SeqStmt):
         return next(filter(None, map(_path, body.seq)), None)
     inner = _path(body.body) if hasattr(body, "body") else None

@@ -19,6 +19,9 @@ from tlmd.alternatives import (
 from tlmd.alternatives.kernel import VectorUnit
 from tlmd.alternatives.scheduling import StageSchedule, block_names
 
+PRODUCTS = (packed.PRODUCTS, strassen.PRODUCTS, winograd.PRODUCTS)
+"""Names of the blocks of matrix products with weights."""
+
 _PARALLEL = "meta_schedule.parallel"
 _SKETCHES = {
     winograd.PRODUCTS: (winograd_sketches.by_rows, winograd_sketches.by_stages),

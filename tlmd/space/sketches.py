@@ -9,6 +9,7 @@ from typing import Any
 from tvm.tirx import FloatImm, IntImm
 
 from tlmd.computation import Computation, DecisionKind, OpenDecision, Sketch
+from tlmd.space.register_limits import register_limits
 from tlmd.space.thread_limits import thread_limits
 from tlmd.types import TargetInfo
 
@@ -57,7 +58,8 @@ def read_sketch(
     for position, (kind, inputs, attrs, outputs) in enumerate(trace[0]):
         reader.read(position, kind, inputs, attrs, outputs, decisions.get(position))
     found = tuple(reader.open_decisions)
-    limits = thread_limits(trace[0], found, computation, target)
+    on_gpu = thread_limits(trace[0], found, computation, target)
+    limits = on_gpu or register_limits(blocks, found, computation, target)
     return Sketch(index, found, tuple(reader.steps), limits)
 
 
