@@ -9,12 +9,10 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from tlmd.alternatives import packed, words
-from tlmd.client import reports
+from tlmd.client import libraries, model_choice, reports
 from tlmd.client.tune_result import TuneResult, check_out
 from tlmd.errors import BadInput, Failed
 from tlmd.measure.cores import plan_cores
@@ -23,13 +21,11 @@ from tlmd.measure.program import traffic
 from tlmd.measure.slot_lock import exclusively, slot_lock
 from tlmd.model_spec import FP32
 from tlmd.pipeline.task_state import TaskState
-from tlmd.records import job_specs, metaschedule
+from tlmd.records import job_specs
 from tlmd.records.job_specs import JobSpec
 from tlmd.records.store import RecordStore
 from tlmd.records.task_file import load_tasks
-from tlmd.space import target as targets
-from tlmd.space.space import TaskSpace
-from tlmd.types import Record, TargetInfo, Task
+from tlmd.types import TargetInfo, Task
 from tlmd.workloads import alternatives, lowering, whole_model
 from tlmd.workloads.preparation import LoweredModel, lower_sets
 
@@ -54,19 +50,15 @@ def export(state_dir: Path, job_id: str, out: Path | None, lowered: bool = False
             "a corpus has no model to export; `tlmd checkpoints` lists the checkpoints that it made"
         )
     models = lower_sets(spec.model_spec, states[0].task.target)
-    if lowered and out is not None:
-        _write_lowered(models, states, out)
-    return deliver(models, states, state_dir, out, started_at)
+    return deliver(models, states, state_dir, out, started_at, lowered=lowered)
 
 
-def _write_lowered(models: Sequence[LoweredModel], states: list[TaskState], out: Path) -> None:
+def _write_lowered(models: Sequence[LoweredModel], result: reports.Result, out: Path) -> None:
     """Write ``lowered.json``, ``lowered-2.json``...: one for each set of input shapes.
 
     And ``intrinsics.py``, where programs call one of tlmd.
     """
-    result = reports.Result("", states[0].task.target, 0, states)
     used = result.alternatives()
-    out.mkdir(parents=True, exist_ok=True)
     for number, model in enumerate(models, 1):
         file = out / ("lowered.json" if number == 1 else f"lowered-{number}.json")
         lowering.save(alternatives.substitute(model.lowered, used), file)
@@ -99,33 +91,39 @@ def deliver(
     out: Path | None,
     started_at: float,
     before_timing: Callable[[], None] = lambda: None,
+    lowered: bool = False,
 ) -> TuneResult:
     """Compile, verify, time and write the model. `started_at` is monotonic time in seconds.
 
     Each set of input shapes (`models`) becomes a library; the result has the times of the first.
-    `before_timing` is called when the model is compiled, before anything is timed.
+    `before_timing` is called when the model is compiled, before anything is timed. `lowered`: as in
+    `export`.
     """
     target = states[0].task.target
     result = reports.Result(models[0].spec.name, target, _version(states), states)
     cores = plan_cores(run=target.cores).run
     with tempfile.TemporaryDirectory(prefix="tlmd-") as name:
         scratch = Path(name)
-        libraries = _compile(models, result, out or scratch / "out", scratch)
+        folder = out or scratch / "out"
+        untuned = libraries.untuned(models, target, scratch / "untuned")
+        tuned = libraries.tuned(models, result, folder)
+        rivals = model_choice.compile_rivals(models, result, scratch / "rivals")
         before_timing()
         with _reserved_slot(state_dir, cores):
+            if model_choice.choose(models, result, tuned, rivals, cores, scratch):
+                tuned = libraries.tuned(models, result, folder)
             result.shares = _shares(result, target, cores)
             times = [
                 whole_model.measure(
-                    one.untuned,
-                    one.tuned,
-                    model.spec,
-                    model.source.random_inputs(0),
-                    cores,
-                    scratch,
+                    plain, one.path, model.spec, model.source.random_inputs(0), cores, scratch
                 )
-                for model, one in zip(models, libraries, strict=True)
+                for model, plain, one in zip(models, untuned, tuned, strict=True)
             ]
-    document = result.summary(time.monotonic() - started_at, (times[0], libraries[0].compiled))
+        sources, paths = [model.source for model in models], [one.path for one in tuned]
+        whole_model.write_runners(folder, sources, paths, target.cores)
+        if lowered and out is not None:
+            _write_lowered(models, result, out)
+    document = result.summary(time.monotonic() - started_at, (times[0], tuned[0].compiled))
     limits = tuple(result.shares.get(r.chosen.id, (0.0, ""))[1] for r in result.rows())
     if out is not None:
         reports.write(out, document, times[0].pytorch_ms, limits)
@@ -155,58 +153,3 @@ def _reserved_slot(state_dir: Path, cores: tuple[int, ...]) -> AbstractContextMa
     lock = slot_lock(state_dir / "references", cores)
     lock.parent.mkdir(parents=True, exist_ok=True)
     return exclusively(lock)
-
-
-@dataclass(frozen=True)
-class _Libraries:
-    """The libraries of one set of input shapes."""
-
-    compiled: lowering.Compiled
-    """The tuned one, as it was compiled."""
-    untuned: Path
-    tuned: Path
-
-
-def _compile(
-    models: Sequence[LoweredModel], result: reports.Result, folder: Path, scratch: Path
-) -> list[_Libraries]:
-    """Export the records, and compile each model without and with them.
-
-    The tuned libraries are in `folder`, with what runs them, the untuned ones in `scratch`.
-    """
-    target, threads = targets.tvm_target(result.target), result.target.cores
-    database = _database(folder, result, target)
-    used = result.alternatives()
-    found = []
-    for number, model in enumerate(models, 1):
-        file = "model.so" if number == 1 else f"model-{number}.so"
-        chosen = alternatives.substitute(model.lowered, used)
-        compiled = lowering.compile_model(chosen, target, database)
-        if compiled.missing:
-            raise Failed(f"records were not applied to {', '.join(compiled.missing[:5])}")
-        tuned = whole_model.link(compiled.executable, folder / file)
-        plain = lowering.compile_model(model.lowered, target)
-        untuned = whole_model.link(plain.executable, scratch / file)
-        found.append(_Libraries(compiled, untuned, tuned))
-    sources = [model.source for model in models]
-    whole_model.write_runners(folder, sources, [one.tuned for one in found], threads)
-    return found
-
-
-def _database(folder: Path, result: reports.Result, target: Any) -> Any:
-    database = metaschedule.create(folder)
-    for row in result.rows():
-        _commit(database, row.direct, row.direct_record, row.untuned, target)
-        if row.chosen.alternative:
-            _commit(database, row.chosen, row.record, row.untuned, target)
-    metaschedule.check_written(folder)
-    return database
-
-
-def _commit(database: Any, task: Task, record: Record | None, untuned: float, target: Any) -> None:
-    """Write the best program of a task, or its default schedule where `record` is None."""
-    trace, seconds = metaschedule.UNSCHEDULED, untuned
-    if record is not None:
-        trace = TaskSpace(task).trace_json(record.candidate)
-        seconds = record.outcome.seconds
-    metaschedule.commit(database, task, trace, seconds, target)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from tlmd.types import Record, TargetInfo, Task
 from tlmd.units import microseconds
 
 SCHEMA = 1
+_NEARLY = 1.15  # of the best time: inside of the model the order may be another one
 
 
 @dataclass(frozen=True)
@@ -60,13 +61,31 @@ class Result:
     """By the id of the chosen task, the share of the nearer roofline limit that its program
     reaches, and the name of this limit. Empty: not measured."""
 
+    preferred: dict[str, str] = field(default_factory=dict)
+    """By the id of a direct task, the id of the alternative that is exported instead of the fastest
+    one."""
+
     def rows(self) -> list[TaskResult]:
         """The exported program of each group: the best verified one if it beats the default."""
+        return [_row_of(group, self.preferred) for group in self._groups()]
+
+    def rivals(self) -> dict[str, str]:
+        """For each group where another alternative is nearly as fast as the best one: the ids of
+        the direct task and of that alternative."""
+        found = {}
+        for group in self._groups():
+            best, *others = sorted(group.members, key=lambda state: state.best_seconds)
+            limit = min(_NEARLY * best.best_seconds, group.baseline_s)
+            if others and others[0].best_seconds <= limit < math.inf:
+                found[_direct(group).task.id] = others[0].task.id
+        return found
+
+    def _groups(self) -> list[TaskGroup]:
         groups: dict[str, TaskGroup] = {}
         for state in self.states:
             key = state.task.computation
             groups.setdefault(key, TaskGroup(key, state.task.weight)).members.append(state)
-        return [_row_of(group) for group in groups.values()]
+        return list(groups.values())
 
     def alternatives(self) -> dict[str, Task]:
         """The alternatives that are exported, by the ids of the direct tasks."""
@@ -114,12 +133,17 @@ class Result:
         }
 
 
-def _row_of(group: TaskGroup) -> TaskResult:
-    direct = next(state for state in group.members if not state.task.alternative)
-    limit = group.baseline_s
-    chosen = group.best if group.best.best_seconds <= limit else direct
-    best, plain = (s.best if s.best_seconds <= limit else None for s in (chosen, direct))
-    return TaskResult(direct.task, chosen.task, best, plain, limit, group.trials)
+def _row_of(group: TaskGroup, preferred: Mapping[str, str]) -> TaskResult:
+    direct, limit = _direct(group), group.baseline_s
+    key = preferred.get(direct.task.id)
+    best = next((state for state in group.members if state.task.id == key), group.best)
+    chosen = best if best.best_seconds <= limit else direct
+    record, plain = (s.best if s.best_seconds <= limit else None for s in (chosen, direct))
+    return TaskResult(direct.task, chosen.task, record, plain, limit, group.trials)
+
+
+def _direct(group: TaskGroup) -> TaskState:
+    return next(state for state in group.members if not state.task.alternative)
 
 
 def _whole(times: Any, compiled: Any) -> dict[str, Any]:

@@ -97,6 +97,16 @@ def _alternative(task: Task, implementation: Implementation) -> Task:
     )
 
 
+def direct_tasks(lowered: IRModule, chosen: Mapping[str, Task]) -> dict[str, str]:
+    """By the names of tunable functions after `substitute`, the ids of their direct tasks."""
+    found = {}
+    for var, function in lowered.functions.items():
+        if lowering.is_tunable(function):
+            key = task_id(lowering.tuning_module(function))
+            found[chosen[key].name if key in chosen else str(var.name_hint)] = key
+    return found
+
+
 def substitute(lowered: IRModule, chosen: Mapping[str, Task]) -> IRModule:
     """The lowered module with the chosen alternatives, by the ids of the direct tasks.
 

@@ -1,0 +1,79 @@
+"""Compiles a job's model without records, and with the best program of each task."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tlmd.client import reports
+from tlmd.errors import Failed
+from tlmd.records import metaschedule
+from tlmd.space import target as targets
+from tlmd.space.space import TaskSpace
+from tlmd.types import Record, TargetInfo, Task
+from tlmd.workloads import alternatives, lowering, whole_model
+from tlmd.workloads.preparation import LoweredModel
+
+
+@dataclass(frozen=True)
+class TunedLibrary:
+    """The tuned library of one set of input shapes."""
+
+    compiled: lowering.Compiled
+    path: Path
+
+
+def untuned(models: Sequence[LoweredModel], target: TargetInfo, folder: Path) -> list[Path]:
+    """Compile each model with TVM's default schedules."""
+    folder.mkdir()
+    found = []
+    for number, model in enumerate(models, 1):
+        compiled = lowering.compile_model(model.lowered, targets.tvm_target(target))
+        found.append(whole_model.link(compiled.executable, folder / _file(number)))
+    return found
+
+
+def tuned(
+    models: Sequence[LoweredModel], result: reports.Result, folder: Path
+) -> list[TunedLibrary]:
+    """Export the best programs as a database to `folder`, and compile each model with them there.
+
+    Replaces what an earlier call has written. Raises `Failed`.
+    """
+    target = targets.tvm_target(result.target)
+    database = _database(folder, result, target)
+    used = result.alternatives()
+    found = []
+    for number, model in enumerate(models, 1):
+        chosen = alternatives.substitute(model.lowered, used)
+        compiled = lowering.compile_model(chosen, target, database)
+        if compiled.missing:
+            raise Failed(f"records were not applied to {', '.join(compiled.missing[:5])}")
+        path = whole_model.link(compiled.executable, folder / _file(number))
+        found.append(TunedLibrary(compiled, path))
+    return found
+
+
+def _file(number: int) -> str:
+    return "model.so" if number == 1 else f"model-{number}.so"
+
+
+def _database(folder: Path, result: reports.Result, target: Any) -> Any:
+    database = metaschedule.create(folder)
+    for row in result.rows():
+        _commit(database, row.direct, row.direct_record, row.untuned, target)
+        if row.chosen.alternative:
+            _commit(database, row.chosen, row.record, row.untuned, target)
+    metaschedule.check_written(folder)
+    return database
+
+
+def _commit(database: Any, task: Task, record: Record | None, untuned: float, target: Any) -> None:
+    """Write the best program of a task, or its default schedule where `record` is None."""
+    trace, seconds = metaschedule.UNSCHEDULED, untuned
+    if record is not None:
+        trace = TaskSpace(task).trace_json(record.candidate)
+        seconds = record.outcome.seconds
+    metaschedule.commit(database, task, trace, seconds, target)

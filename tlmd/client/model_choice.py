@@ -1,0 +1,61 @@
+"""The choice between alternatives that are nearly as fast, by their times inside of the model.
+
+A task is timed alone: its weights come from memory, but what it reads and its working memory stay
+in the near caches. In the model the tasks before it have used them. A version of the model with the
+rivals runs in turns with the one with the best programs, and each task takes what is faster there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from tlmd.client import libraries
+from tlmd.client.libraries import TunedLibrary
+from tlmd.client.reports import Result
+from tlmd.workloads import alternatives, in_model
+from tlmd.workloads.preparation import LoweredModel
+
+_CLEARLY = 0.99  # of the time of the other one
+
+
+def compile_rivals(
+    models: Sequence[LoweredModel], result: Result, folder: Path
+) -> list[TunedLibrary]:
+    """The models with each rival instead of the best program; empty where there are none."""
+    rivals = result.rivals()
+    return libraries.tuned(models, replace(result, preferred=rivals), folder) if rivals else []
+
+
+def choose(
+    models: Sequence[LoweredModel],
+    result: Result,
+    best: Sequence[TunedLibrary],
+    rivals: Sequence[TunedLibrary],
+    cores: tuple[int, ...],
+    scratch: Path,
+) -> bool:
+    """Let `result` prefer the rivals that are faster inside of the model; whether one is.
+
+    `best` and `rivals`: the libraries of `models`. Raises `Failed`.
+    """
+    if not rivals:
+        return False
+    other = replace(result, preferred=result.rivals())
+    faster: set[str] = set()
+    for model, one, two in zip(models, best, rivals, strict=True):
+        inputs = model.source.random_inputs(0)
+        times = in_model.measure((one.path, two.path), inputs, cores, scratch)
+        now, then = _by_task(times[0], model, result), _by_task(times[1], model, other)
+        faster |= {key for key, seconds in then.items() if seconds < _CLEARLY * now[key]}
+    result.preferred = {key: rival for key, rival in other.preferred.items() if key in faster}
+    return bool(result.preferred)
+
+
+def _by_task(times: in_model.Times, model: LoweredModel, version: Result) -> dict[str, float]:
+    """Seconds of each computation in one run of a version of the model, by its direct task."""
+    found: dict[str, float] = {}
+    for name, key in alternatives.direct_tasks(model.lowered, version.alternatives()).items():
+        found[key] = found.get(key, 0.0) + times.get(name, 0.0)
+    return found

@@ -1,0 +1,116 @@
+"""How long each function takes inside of its model, where the others share the caches with it.
+
+`python -m tlmd.workloads.in_model PLAN.json` is the process that times. It is pinned to the run
+cores, runs several compiled versions of one model by turns, and prints one line of JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tlmd import children
+from tlmd.errors import Failed
+
+_TURNS, _TURN_S = 12, 0.05
+_LEAST_TURNS, _BUDGET_S = 5, 8.0  # of all turns, for slow models
+
+Times = dict[str, float]
+"""Seconds that all calls of a function take in one run of the model, by the function's name."""
+
+
+def measure(
+    libraries: Sequence[Path], inputs: Sequence[np.ndarray], cores: Sequence[int], scratch: Path
+) -> list[Times]:
+    """The times of the functions of each library, medians of runs. Raises `Failed`."""
+    np.savez(scratch / "inputs.npz", *inputs)
+    path = scratch / "plan.json"
+    plan = {
+        "libraries": list(map(str, libraries)),
+        "inputs": str(scratch / "inputs.npz"),
+        "cores": list(cores),
+    }
+    path.write_text(json.dumps(plan))
+    done = subprocess.run(
+        [sys.executable, "-m", "tlmd.workloads.in_model", str(path)],
+        env=children.running_tvm(len(cores)),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    lines = [line for line in done.stdout.splitlines() if line.startswith("[")]
+    if done.returncode or not lines:
+        reason = (done.stderr.strip().splitlines() or ["no output"])[-1][:200]
+        raise Failed(f"timing inside of the model failed (exit {done.returncode}): {reason}")
+    found: list[Times] = json.loads(lines[-1])
+    return found
+
+
+class _Timed:
+    """A compiled model that keeps the times of its functions."""
+
+    def __init__(self, library: str, inputs: Sequence[np.ndarray]) -> None:
+        import tvm
+
+        from tlmd.workloads import compiled_model
+
+        self._machine = compiled_model.load_machine(Path(library))
+        self._tensors = [tvm.runtime.tensor(value) for value in inputs]
+        self._run: defaultdict[str, float] = defaultdict(float)
+        self._runs: list[Times] = []
+        self._began = 0.0
+        self._machine.set_instrument(self._at_call)
+
+    def turn(self) -> None:
+        """Run it at least twice. The first run fills the caches and does not count."""
+        self._once()
+        end = time.perf_counter() + _TURN_S
+        while True:
+            self._runs.append(self._once())
+            if time.perf_counter() > end:
+                break
+
+    def _once(self) -> Times:
+        self._run = defaultdict(float)
+        self._machine["main"](*self._tensors)
+        return self._run
+
+    def medians(self) -> Times:
+        names = self._runs[-1]  # the same ones in every run
+        return {name: statistics.median(run[name] for run in self._runs) for name in names}
+
+    def _at_call(self, _func: Any, name: str, before: bool, *_: Any) -> int:
+        """TVM calls it before and after each function."""
+        if before:
+            self._began = time.perf_counter()
+        else:
+            self._run[name] += time.perf_counter() - self._began
+        return 0
+
+
+def _main(plan_path: str) -> None:
+    plan = json.loads(Path(plan_path).read_text())
+    os.sched_setaffinity(0, set(plan["cores"]))
+    inputs = list(np.load(plan["inputs"]).values())
+    timed = [_Timed(library, inputs) for library in plan["libraries"]]
+    begin = time.perf_counter()
+    for number in range(_TURNS):
+        if number >= _LEAST_TURNS and time.perf_counter() - begin > _BUDGET_S:
+            break
+        for one in timed:
+            one.turn()
+    print(json.dumps([one.medians() for one in timed]))
+
+
+if __name__ == "__main__":
+    _main(sys.argv[1])
