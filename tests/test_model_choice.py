@@ -13,6 +13,7 @@ from torch import nn
 
 import tlmd
 from tlmd.client import libraries, model_choice
+from tlmd.client.libraries import TunedLibrary
 from tlmd.client.reports import Result, TaskResult
 from tlmd.model_spec import ModelSpec
 from tlmd.pipeline.task_state import TaskState
@@ -128,6 +129,16 @@ def test_without_rivals_nothing_is_compiled_or_timed(lowered: LoweredModel, tmp_
     assert model_choice.compile_rivals([lowered], found, tmp_path) == []
     assert not model_choice.choose([lowered], found, [], [], (0,), tmp_path)
     assert not list(tmp_path.iterdir())
+
+
+def test_what_cannot_be_timed_costs_only_the_choice(
+    lowered: LoweredModel, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    found = result(lowered, 0.9e-5)
+    missing = [TunedLibrary(tmp_path / "missing.so", 2, 2)]
+    assert not model_choice.choose([lowered], found, missing, missing, (0,), tmp_path)
+    assert _names(found) == ["packed", "packed"]
+    assert "no choice inside of the model: timing inside of the model failed" in caplog.text
 
 
 def _calls(row: TaskResult) -> int:

@@ -123,7 +123,7 @@ def deliver(
         whole_model.write_runners(folder, sources, paths, target.cores)
         if lowered and out is not None:
             _write_lowered(models, result, out)
-    document = result.summary(time.monotonic() - started_at, (times[0], tuned[0].compiled))
+    document = result.summary(time.monotonic() - started_at, (times[0], tuned[0]))
     limits = tuple(result.shares.get(r.chosen.id, (0.0, ""))[1] for r in result.rows())
     if out is not None:
         reports.write(out, document, times[0].pytorch_ms, limits)

@@ -21,8 +21,12 @@ from tlmd.workloads.preparation import LoweredModel
 class TunedLibrary:
     """The tuned library of one set of input shapes."""
 
-    compiled: lowering.Compiled
     path: Path
+
+    functions: int
+    """Number of tunable functions."""
+
+    functions_with_record: int
 
 
 def untuned(models: Sequence[LoweredModel], target: TargetInfo, folder: Path) -> list[Path]:
@@ -52,7 +56,8 @@ def tuned(
         if compiled.missing:
             raise Failed(f"records were not applied to {', '.join(compiled.missing[:5])}")
         path = whole_model.link(compiled.executable, folder / _file(number))
-        found.append(TunedLibrary(compiled, path))
+        # Not the executable: it holds all weights.
+        found.append(TunedLibrary(path, compiled.functions, compiled.functions_with_record))
     return found
 
 

@@ -7,6 +7,7 @@ rivals runs in turns with the one with the best programs, and each task takes wh
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,18 +15,29 @@ from pathlib import Path
 from tlmd.client import libraries
 from tlmd.client.libraries import TunedLibrary
 from tlmd.client.reports import Result
+from tlmd.errors import Failed
 from tlmd.workloads import alternatives, in_model
 from tlmd.workloads.preparation import LoweredModel
 
+_log = logging.getLogger("tlmd.export")
 _CLEARLY = 0.99  # of the time of the other one
 
 
 def compile_rivals(
     models: Sequence[LoweredModel], result: Result, folder: Path
 ) -> list[TunedLibrary]:
-    """The models with each rival instead of the best program; empty where there are none."""
+    """The models with each rival instead of the best program.
+
+    Empty where there are none, or where they cannot be compiled, which costs only the choice.
+    """
     rivals = result.rivals()
-    return libraries.tuned(models, replace(result, preferred=rivals), folder) if rivals else []
+    if not rivals:
+        return []
+    try:
+        return libraries.tuned(models, replace(result, preferred=rivals), folder)
+    except Failed as error:  # no space left, for example
+        _log.warning("no choice inside of the model: %s", error)
+        return []
 
 
 def choose(
@@ -38,7 +50,7 @@ def choose(
 ) -> bool:
     """Let `result` prefer the rivals that are faster inside of the model; whether one is.
 
-    `best` and `rivals`: the libraries of `models`. Raises `Failed`.
+    `best` and `rivals`: the libraries of `models`. Without times it prefers none.
     """
     if not rivals:
         return False
@@ -46,7 +58,11 @@ def choose(
     faster: set[str] = set()
     for model, one, two in zip(models, best, rivals, strict=True):
         inputs = model.source.random_inputs(0)
-        times = in_model.measure((one.path, two.path), inputs, cores, scratch)
+        try:
+            times = in_model.measure((one.path, two.path), inputs, cores, scratch)
+        except Failed as error:  # too little memory for both, for example
+            _log.warning("no choice inside of the model: %s", error)
+            return False
         now, then = _by_task(times[0], model, result), _by_task(times[1], model, other)
         faster |= {key for key, seconds in then.items() if seconds < _CLEARLY * now[key]}
     result.preferred = {key: rival for key, rival in other.preferred.items() if key in faster}

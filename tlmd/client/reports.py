@@ -98,7 +98,7 @@ class Result:
         return INT8 if "int8" in used else BF16 if "bfloat16" in used else FP32
 
     def summary(self, wall_s: float, whole: tuple[Any, Any] | None) -> dict[str, Any]:
-        """The document of ``summary.json``. `whole` is the times and the compiled model.
+        """The document of ``summary.json``. `whole` is the times and the tuned library.
 
         The key ``precision`` is there only where programs multiply shorter numbers than float32.
         """
@@ -146,13 +146,13 @@ def _direct(group: TaskGroup) -> TaskState:
     return next(state for state in group.members if not state.task.alternative)
 
 
-def _whole(times: Any, compiled: Any) -> dict[str, Any]:
+def _whole(times: Any, library: Any) -> dict[str, Any]:
     return {
         "untuned_ms": round(times.untuned_ms, 4),
         "tuned_ms": round(times.tuned_ms, 4),
         "max_abs_err": times.max_abs_err,
-        "functions": compiled.functions,
-        "functions_with_record": compiled.functions_with_record,
+        "functions": library.functions,
+        "functions_with_record": library.functions_with_record,
     }
 
 
