@@ -156,7 +156,7 @@ def test_candidates_are_measured_beside_a_program_that_never_ends(tmp_path: Path
         "inputs = [MeasureInput(p.candidate.id, p.trace) for p in random_programs(task, 3, 0)]\n"
         "config = MeasureConfig(repeats=1, budget=0.1, background_share=0.3)\n"
         "with Measurer(plan_cores(), Path(sys.argv[1]), config) as measurer:\n"
-        "    print([str(o.status) for o in measurer.measure(task, inputs)])\n"
+        "    print([(str(o.status), o.detail) for o in measurer.measure(task, inputs)])\n"
     )
     measure = [sys.executable, "-c", code, str(tmp_path)]
     with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as busy:
@@ -167,5 +167,5 @@ def test_candidates_are_measured_beside_a_program_that_never_ends(tmp_path: Path
         finally:
             busy.kill()
     assert done.returncode == 0, done.stderr
-    statuses = ast.literal_eval(done.stdout.splitlines()[-1])
-    assert statuses and set(statuses) == {"ok"}
+    outcomes = ast.literal_eval(done.stdout.splitlines()[-1])
+    assert outcomes and set(outcomes) == {("ok", "")}

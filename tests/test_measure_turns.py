@@ -35,12 +35,24 @@ def test_what_joined_stands_still_while_something_is_timed(
     joined: subprocess.Popen[bytes], tmp_path: Path
 ) -> None:
     taking = turns.Turns(tmp_path)
-    taking.stop([])
+    taking.stop([], [])
     wait_for(lambda: state(joined.pid) == "T", 5, "stop")
-    taking.stop([])
+    taking.stop([], [])
     assert taking.stopped and taking.resume([]) > 0.0
     wait_for(lambda: state(joined.pid) != "T", 5, "resumption")
     assert taking.resume([]) == 0.0 and not taking.stopped
+
+
+def test_what_got_the_slot_just_before_it_was_stopped_goes_on(
+    joined: subprocess.Popen[bytes], tmp_path: Path
+) -> None:
+    (tmp_path / "other").mkdir()
+    taking = turns.Turns(tmp_path / "other")
+    taking.stop([joined.pid], [])  # the server has not yet heard that it has the slot
+    wait_for(lambda: state(joined.pid) == "T", 5, "stop")
+    taking.stop([], [joined.pid])
+    wait_for(lambda: state(joined.pid) != "T", 5, "resumption")
+    assert taking.stopped
 
 
 def test_a_new_server_resumes_what_a_killed_one_had_stopped(

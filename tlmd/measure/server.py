@@ -116,12 +116,12 @@ class MeasureServer:
 
     def _take_turns(self) -> None:
         """Stop all that is not timed while something is, or while other programs come first."""
-        timed = any(c.is_timed for c in self._children.values())
+        timed = [c.pid for c in self._children.values() if c.is_timed]
         others = [c for c in self._children.values() if not c.is_timed]
         pids = [c.pid for c in others]
         must_wait = self._background.must_wait()
         if (timed and self._shared) or must_wait:
-            self._turns.stop(pids)
+            self._turns.stop(pids, timed)
         elif self._shared or self._turns.stopped:
             stopped_s = self._turns.resume(pids)
             for child in others:

@@ -32,9 +32,13 @@ class Turns:
         """The others stand still."""
         return self._stopped_at is not None
 
-    def stop(self, others: Sequence[int]) -> None:
-        """Stop the processes `others` and those that joined."""
+    def stop(self, others: Sequence[int], timed: Sequence[int]) -> None:
+        """Stop the processes `others` and those that joined; let those go on that are `timed`.
+
+        One of them may have got the slot just before it was stopped as one of the others.
+        """
         stop([*others, *joined(self._cache_dir)])
+        resume(timed)
         self._stopped_at = self._stopped_at or time.monotonic()
 
     def resume(self, others: Sequence[int]) -> float:
