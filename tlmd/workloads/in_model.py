@@ -7,9 +7,7 @@ cores, runs several compiled versions of one model by turns, and prints one line
 from __future__ import annotations
 
 import json
-import os
 import statistics
-import subprocess
 import sys
 import time
 from collections import defaultdict
@@ -19,8 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from tlmd import children
-from tlmd.errors import Failed
+from tlmd.workloads import timing_process
 
 _TURNS, _TURN_S = 12, 0.05
 _LEAST_TURNS, _BUDGET_S = 5, 8.0  # of all turns, for slow models
@@ -33,26 +30,11 @@ def measure(
     libraries: Sequence[Path], inputs: Sequence[np.ndarray], cores: Sequence[int], scratch: Path
 ) -> list[Times]:
     """The times of the functions of each library, medians of runs. Raises `Failed`."""
-    np.savez(scratch / "inputs.npz", *inputs)
-    path = scratch / "plan.json"
-    plan = {
-        "libraries": list(map(str, libraries)),
-        "inputs": str(scratch / "inputs.npz"),
-        "cores": list(cores),
-    }
-    path.write_text(json.dumps(plan))
-    done = subprocess.run(
-        [sys.executable, "-m", "tlmd.workloads.in_model", str(path)],
-        env=children.running_tvm(len(cores)),
-        capture_output=True,
-        text=True,
-        check=False,
+    plan = {"libraries": list(map(str, libraries))}
+    doing = "timing inside of the model"
+    found: list[Times] = timing_process.run(
+        "tlmd.workloads.in_model", plan, inputs, cores, scratch, doing
     )
-    lines = [line for line in done.stdout.splitlines() if line.startswith("[")]
-    if done.returncode or not lines:
-        reason = (done.stderr.strip().splitlines() or ["no output"])[-1][:200]
-        raise Failed(f"timing inside of the model failed (exit {done.returncode}): {reason}")
-    found: list[Times] = json.loads(lines[-1])
     return found
 
 
@@ -99,9 +81,7 @@ class _Timed:
 
 
 def _main(plan_path: str) -> None:
-    plan = json.loads(Path(plan_path).read_text())
-    os.sched_setaffinity(0, set(plan["cores"]))
-    inputs = list(np.load(plan["inputs"]).values())
+    plan, inputs = timing_process.begin(plan_path)
     timed = [_Timed(library, inputs) for library in plan["libraries"]]
     begin = time.perf_counter()
     for number in range(_TURNS):

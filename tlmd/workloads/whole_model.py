@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import shutil
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -20,10 +18,10 @@ from typing import Any
 
 import numpy as np
 
-from tlmd import children, wire
+from tlmd import wire
 from tlmd.errors import Failed
 from tlmd.model_spec import ModelSpec
-from tlmd.workloads import compiled_model
+from tlmd.workloads import compiled_model, timing_process
 from tlmd.workloads.sources import SourceModel
 
 RUN_PY = '''"""Run the tuned model; needs only tvm and numpy. Usage: python run.py [inputs.npz]"""
@@ -130,28 +128,9 @@ def measure(
     `spec` is the model, which the process loads again to run the original. Raises `Failed` if the
     process fails, or if outputs of the tuned model are wrong (not finite).
     """
-    np.savez(scratch / "inputs.npz", *inputs)
-    plan = {
-        "untuned": str(untuned),
-        "tuned": str(tuned),
-        "spec": wire.pack(spec).hex(),
-        "inputs": str(scratch / "inputs.npz"),
-        "cores": list(run_cores),
-    }
-    path = scratch / "plan.json"
-    path.write_text(json.dumps(plan))
-    done = subprocess.run(
-        [sys.executable, "-m", "tlmd.workloads.whole_model", str(path)],
-        env=children.running_tvm(len(run_cores), OMP_NUM_THREADS=str(len(run_cores))),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
-    if done.returncode or not lines:
-        reason = (done.stderr.strip().splitlines() or ["no output"])[-1][:200]
-        raise Failed(f"timing the whole model failed (exit {done.returncode}): {reason}")
-    times = WholeModelTimes(**json.loads(lines[-1]))
+    plan = {"untuned": str(untuned), "tuned": str(tuned), "spec": wire.pack(spec).hex()}
+    module, doing = "tlmd.workloads.whole_model", "timing the whole model"
+    times = WholeModelTimes(**timing_process.run(module, plan, inputs, run_cores, scratch, doing))
     if not math.isfinite(times.max_abs_err):
         raise Failed(
             "the tuned model's outputs differ from those of the original; nothing is exported"
@@ -160,9 +139,7 @@ def measure(
 
 
 def _main(plan_path: str) -> None:
-    plan = json.loads(Path(plan_path).read_text())
-    os.sched_setaffinity(0, set(plan["cores"]))
-    inputs = list(np.load(plan["inputs"]).values())
+    plan, inputs = timing_process.begin(plan_path)
     spec = wire.unpack(ModelSpec, bytes.fromhex(plan["spec"]))
     original, torch_run = _original(spec, inputs, len(plan["cores"]))
     untuned, tuned = _virtual_machine(plan["untuned"]), _virtual_machine(plan["tuned"])
