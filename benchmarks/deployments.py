@@ -7,13 +7,15 @@ OpenVINO, the library that `tlmd tune` wrote to the folder OUT, and the one that
 and compute in float32, or in bfloat16 where the PRECISION is ``bf16``: then PyTorch and
 torch.compile get the model in bfloat16, OpenVINO its hint, and ONNX Runtime, which cannot on CPUs,
 stays as it is. With ``int8`` ONNX Runtime and OpenVINO get the file ONNX, a quantised model, and
-PyTorch stays in float32. Errors are those against PyTorch in float32.
+PyTorch stays in float32. Errors are those against PyTorch in float32. A kernel that only multiplies
+and adds in float32 takes turns with them: it says what the cores can compute at that time.
 """
 
 from __future__ import annotations
 
 import copy
 import json
+import os
 import random
 import statistics
 import sys
@@ -28,6 +30,7 @@ from benchmarks import interleaved, onnx_models
 TLMD, METASCHEDULE = "tlmd", "metaschedule"
 PEERS = ("eager", "compile", "onnxruntime", "openvino")
 """Methods of `Peers`."""
+_ARITHMETIC = "arithmetic"
 _ROUNDS, _TURN_S = 15, 0.25
 _DISCARDED = 2  # runs of each turn
 _DRAWS = 2000  # of the bootstrap
@@ -60,8 +63,16 @@ def main(
         if Path(stock).exists():
             runs[METASCHEDULE] = _metaschedule(Path(stock), inputs)
         errors = {name: _error(run(), want) for name, run in runs.items()}
-        times = _interleave(runs)
-    found = {"ms": _medians(times), "ratios": _ratios(times), "errors": errors, "failed": failed}
+        arithmetic, operations = _arithmetic()
+        times = _interleave({**runs, _ARITHMETIC: arithmetic})
+    gflops = operations / statistics.median(times.pop(_ARITHMETIC)) / 1e9
+    found = {
+        "ms": _medians(times),
+        "ratios": _ratios(times),
+        "errors": errors,
+        "failed": failed,
+        "gflops": gflops,
+    }
     Path(result).write_text(json.dumps(found))
 
 
@@ -141,6 +152,16 @@ class Peers:
         if not self._onnx.exists():
             onnx_models.export(self._module, self._inputs, self._onnx)
         return str(self._onnx)
+
+
+def _arithmetic() -> tuple[Callable[[], Any], float]:
+    """A call that multiplies and adds on all cores of this process, and how often it does."""
+    from tlmd.measure import peak_kernels
+    from tlmd.space import target as targets
+
+    cores = tuple(sorted(os.sched_getaffinity(0)))
+    info = targets.resolve("native", len(cores))
+    return peak_kernels.arithmetic(targets.tvm_target(info), info, cores)
 
 
 def _flat(value: Any) -> list[Any]:

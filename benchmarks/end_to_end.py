@@ -7,7 +7,9 @@ on as many cores, in this precision (`deployments`; int8: quantised by ONNX Runt
 of them is tuned anew for so long, with at most the largest of `--trials`. `--resume` keeps the rows
 that FILE has; each row says the commit that it is of. With `--metaschedule` stock MetaSchedule
 tunes the model, too, for as long as tlmd took for the last of `--trials` (`metaschedule_model`).
-The headline `ratio` is the time of the fastest of the other four over tlmd's, geometric mean.
+The headline `ratio` is the time of the fastest of the other four over tlmd's, geometric mean. In
+float32 a row's `limit` is what the model's operations (of the direct programs, as TVM counts them)
+take at the rate at which the cores multiply and add, which is measured in turns with the models.
 """
 
 from __future__ import annotations
@@ -149,6 +151,7 @@ def _row(
         "trials": trials,
         "precision": options.precision,
         **({} if budget_s is None else {"budget_s": budget_s}),
+        **({"limit": _limit_ms(result.summary, times)} if options.precision == FP32 else {}),
         "untuned": result.summary["e2e"]["untuned_ms"],
         TLMD: times["ms"][TLMD],
         **{name: times["ms"].get(name) for name in PEERS},
@@ -160,6 +163,12 @@ def _row(
         "wall_s": round(wall_s, 1),
         **(_of_metaschedule(times, stock) if metaschedule else {}),
     }
+
+
+def _limit_ms(summary: dict[str, Any], times: dict[str, Any]) -> float:
+    """What the operations of the model take when the cores only multiply and add."""
+    operations = sum(task["flops"] * task["weight"] for task in summary["tasks"])
+    return float(operations / times["gflops"] / 1e6)
 
 
 def _of_metaschedule(times: dict[str, Any], stock: Path) -> report.Row:

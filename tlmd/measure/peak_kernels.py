@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -106,6 +107,16 @@ def multiply_adds(target: Any, info: TargetInfo, cores: tuple[int, ...]) -> dict
     return found
 
 
+def arithmetic(
+    target: Any, info: TargetInfo, cores: tuple[int, ...]
+) -> tuple[Callable[[], Any], float]:
+    """A call that only multiplies and adds, on all cores, and its number of float32 operations."""
+    built, arrays = _plain(target, info, "float32", len(cores), "parallel")
+    _spread(cores, built, arrays)
+    run = built["main"]
+    return (lambda: run(*arrays)), _operations(arrays)
+
+
 def multiply_adds_of_a_core(target: Any, info: TargetInfo) -> float:
     """1e9 float32 operations per second of this process's core; starts no thread."""
     return _rate(*_plain(target, info, "float32", 1, "serial"), 40)
@@ -156,8 +167,12 @@ def _plain(
 
 
 def _rate(built: Any, arrays: list[Any], repeat: int) -> float:
-    seconds = _fastest(built, arrays, 4, repeat)
-    return 2.0 * _STEPS * int(arrays[1].numpy().size) / seconds / 1e9
+    return _operations(arrays) / _fastest(built, arrays, 4, repeat) / 1e9
+
+
+def _operations(arrays: list[Any]) -> float:
+    """Of one call of the kernel of multiply-adds."""
+    return 2.0 * _STEPS * int(arrays[1].numpy().size)
 
 
 def _dot(kind: dict[str, str], products: int, target: Any, cores: tuple[int, ...]) -> float:
