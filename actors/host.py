@@ -7,6 +7,7 @@ how they are called.
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib
 import os
 import threading
@@ -30,9 +31,8 @@ class Host:
         if turns_with:
             with contextlib.suppress(OSError):  # a full disk: it then goes on beside the timing
                 turns.join(Path(turns_with))
-        module, _, name = path.partition(":")
         self._end = threading.Event()
-        self._object = getattr(importlib.import_module(module), name)(*arguments)
+        self._object = _imported(path)(*arguments)
 
     def describe(self) -> dict[str, Any]:
         """Node and process, and what the object says about itself."""
@@ -56,6 +56,19 @@ class Host:
         if hasattr(self._object, "close"):
             self._object.close()
         self._end.set()
+
+
+def _imported(path: str) -> Any:
+    """The class at ``package.module:Class``."""
+    module, _, name = path.partition(":")
+    # torch and TVM make a million objects that stay. To search them for garbage again and again
+    # takes a sixth of the import, and would slow down each later search.
+    gc.disable()
+    try:
+        return getattr(importlib.import_module(module), name)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 for _name, _group in {
