@@ -93,10 +93,11 @@ def test_rivals_are_nearly_as_fast(
 def test_functions_are_timed_inside_of_the_model(lowered: LoweredModel, tmp_path: Path) -> None:
     found = result(lowered, 0.9e-5)
     (library,) = libraries.tuned([lowered], found, tmp_path)
-    times = in_model.measure([library.path] * 2, [X.numpy()], (0,), tmp_path)
+    turns = in_model.measure([library.path] * 2, [X.numpy()], (0,), tmp_path)
     chosen = {row.chosen.name for row in found.rows() if row.chosen.alternative}
     assert len(chosen) == 2
-    for one in times:
+    assert len(turns[0]) == len(turns[1]) >= 5
+    for one in [*turns[0], *turns[1]]:
         assert chosen <= one.keys()
         assert all(0 < one[name] < 1 for name in chosen)
 
@@ -109,7 +110,7 @@ def test_a_rival_that_is_faster_inside_is_exported(
     names = {key: name for name, key in alternatives.direct_tasks(lowered.lowered, {}).items()}
     packed = {twice.chosen.name: 2e-6, once.chosen.name: 1e-6}
     direct = {names[twice.direct.id]: 1e-6, names[once.direct.id]: 2e-6}
-    monkeypatch.setattr(in_model, "measure", lambda *_: [packed, direct])
+    monkeypatch.setattr(in_model, "measure", lambda *_: [[packed] * 5, [direct] * 5])
     models, cores = [lowered], (0,)
     best = libraries.tuned(models, found, tmp_path / "out")
     rivals = model_choice.compile_rivals(models, found, tmp_path / "rivals")
@@ -122,6 +123,28 @@ def test_a_rival_that_is_faster_inside_is_exported(
     whole_model.write_runners(tmp_path / "out", [lowered.source], [library.path], 1)
     want = network(X).detach().numpy()
     np.testing.assert_allclose(tlmd.load(tmp_path / "out")(X.numpy()), want, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("disturbed", "is_chosen"), [(0, True), (2, True), (3, False), (12, False)]
+)
+def test_a_rival_that_is_slower_in_some_turns_is_left_alone(
+    lowered: LoweredModel,
+    disturbed: int,
+    is_chosen: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = result(lowered, 0.9e-5)
+    names = {key: name for name, key in alternatives.direct_tasks(lowered.lowered, {}).items()}
+    rows = [row for row in found.rows() if row.direct.constants]
+    packed = {row.chosen.name: 2e-6 for row in rows}
+    fast, slow = ({names[row.direct.id]: seconds for row in rows} for seconds in (1e-6, 3e-6))
+    turns = [slow] * disturbed + [fast] * (12 - disturbed)
+    monkeypatch.setattr(in_model, "measure", lambda *_: [[packed] * 12, turns])
+    some = [TunedLibrary(tmp_path / "some.so", 2, 2)]
+    assert model_choice.choose([lowered], found, some, some, (0,), tmp_path) is is_chosen
+    assert _names(found) == ["" if is_chosen else "packed"] * 2
 
 
 def test_without_rivals_nothing_is_compiled_or_timed(lowered: LoweredModel, tmp_path: Path) -> None:

@@ -25,14 +25,17 @@ _LEAST_TURNS, _BUDGET_S = 5, 8.0  # of all turns, for slow models
 Times = dict[str, float]
 """Seconds that all calls of a function take in one run of the model, by the function's name."""
 
+Turns = list[Times]
+"""The medians of the runs of each turn."""
+
 
 def measure(
     libraries: Sequence[Path], inputs: Sequence[np.ndarray], cores: Sequence[int], scratch: Path
-) -> list[Times]:
-    """The times of the functions of each library, medians of runs. Raises `Failed`."""
+) -> list[Turns]:
+    """The times of the functions of each library, which take turns. Raises `Failed`."""
     plan = {"libraries": list(map(str, libraries))}
     doing = "timing inside of the model"
-    found: list[Times] = timing_process.run(
+    found: list[Turns] = timing_process.run(
         "tlmd.workloads.in_model", plan, inputs, cores, scratch, doing
     )
     return found
@@ -49,27 +52,22 @@ class _Timed:
         self._machine = compiled_model.load_machine(Path(library))
         self._tensors = [tvm.runtime.tensor(value) for value in inputs]
         self._run: defaultdict[str, float] = defaultdict(float)
-        self._runs: list[Times] = []
         self._began = 0.0
         self._machine.set_instrument(self._at_call)
 
-    def turn(self) -> None:
+    def turn(self) -> Times:
         """Run it at least twice. The first run fills the caches and does not count."""
         self._once()
         end = time.perf_counter() + _TURN_S
-        while True:
-            self._runs.append(self._once())
-            if time.perf_counter() > end:
-                break
+        runs = [self._once()]
+        while time.perf_counter() < end:
+            runs.append(self._once())
+        return {name: statistics.median(run[name] for run in runs) for name in runs[0]}
 
     def _once(self) -> Times:
         self._run = defaultdict(float)
         self._machine["main"](*self._tensors)
         return self._run
-
-    def medians(self) -> Times:
-        names = self._runs[-1]  # the same ones in every run
-        return {name: statistics.median(run[name] for run in self._runs) for name in names}
 
     def _at_call(self, _func: Any, name: str, before: bool, *_: Any) -> int:
         """TVM calls it before and after each function."""
@@ -83,13 +81,14 @@ class _Timed:
 def _main(plan_path: str) -> None:
     plan, inputs = timing_process.begin(plan_path)
     timed = [_Timed(library, inputs) for library in plan["libraries"]]
+    turns: list[Turns] = [[] for _ in timed]
     begin = time.perf_counter()
     for number in range(_TURNS):
         if number >= _LEAST_TURNS and time.perf_counter() - begin > _BUDGET_S:
             break
-        for one in timed:
-            one.turn()
-    print(json.dumps([one.medians() for one in timed]))
+        for one, found in zip(timed, turns, strict=True):
+            found.append(one.turn())
+    print(json.dumps(turns))
 
 
 if __name__ == "__main__":
