@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import copy
 import json
-import os
 import random
 import statistics
 import sys
@@ -63,7 +62,7 @@ def main(
         if Path(stock).exists():
             runs[METASCHEDULE] = _metaschedule(Path(stock), inputs)
         errors = {name: _error(run(), want) for name, run in runs.items()}
-        arithmetic, operations = _arithmetic()
+        arithmetic, operations = _arithmetic(threads)
         times = _interleave({**runs, _ARITHMETIC: arithmetic})
     gflops = operations / statistics.median(times.pop(_ARITHMETIC)) / 1e9
     found = {
@@ -154,14 +153,13 @@ class Peers:
         return str(self._onnx)
 
 
-def _arithmetic() -> tuple[Callable[[], Any], float]:
-    """A call that multiplies and adds on all cores of this process, and how often it does."""
+def _arithmetic(threads: int) -> tuple[Run, float]:
+    """A call that multiplies and adds on all cores of this process, and its operations."""
     from tlmd.measure import peak_kernels
     from tlmd.space import target as targets
 
-    cores = tuple(sorted(os.sched_getaffinity(0)))
-    info = targets.resolve("native", len(cores))
-    return peak_kernels.arithmetic(targets.tvm_target(info), info, cores)
+    info = targets.resolve("native", threads)
+    return peak_kernels.arithmetic(targets.tvm_target(info), info, threads)
 
 
 def _flat(value: Any) -> list[Any]:
