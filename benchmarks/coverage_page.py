@@ -59,7 +59,7 @@ def _rates(now: report.Row, before: report.Row | None) -> str:
             old = earlier[group]
             cells = [f"{old[stage]} -> {row[stage]}" for stage in STAGES]
         lines.append([group, str(row["networks"]), *cells])
-    return _table(["group", "networks", *STAGES], lines)
+    return report.markdown_table(["group", "networks", *STAGES], lines)
 
 
 def _shared(document: report.Row, other: report.Row) -> list[report.Row]:
@@ -79,7 +79,7 @@ def _failures(rows: list[report.Row]) -> str:
         [row["group"], row["name"], row["reached"] or "nothing", row["cause"], _stock(row)]
         for row in rows
     ]
-    return _table(["group", "network", "reached", "cause", "stock TVM"], lines)
+    return report.markdown_table(["group", "network", "reached", "cause", "stock TVM"], lines)
 
 
 def _stock(row: report.Row) -> str:
@@ -97,7 +97,8 @@ def _frequent(rows: list[report.Row]) -> str:
         key = re.sub(r"'[^']*'|<[^>]*>|\d+", "...", row["cause"])[:_SAME]
         examples.setdefault(key, []).append(row["cause"])
     several = sorted((c for c in examples.values() if len(c) > 1), key=len, reverse=True)
-    return _table(["networks", "cause, for example"], [[str(len(c)), c[0]] for c in several])
+    lines = [[str(len(causes)), causes[0]] for causes in several]
+    return report.markdown_table(["networks", "cause, for example"], lines)
 
 
 def _slowest(rows: list[report.Row], count: int = 10) -> str:
@@ -108,11 +109,4 @@ def _slowest(rows: list[report.Row], count: int = 10) -> str:
         [row["group"], row["name"], f"{row['lower_cpu_s']:.1f}", str(row.get("tasks", ""))]
         for row in timed[:count]
     ]
-    return _table(["group", "network", "CPU seconds", "tasks"], lines)
-
-
-def _table(head: list[str], lines: list[list[str]]) -> str:
-    """A table of Markdown. A bar or a line break in a cell would end it."""
-    cells = [[cell.replace("|", "\\|").replace("\n", " ") for cell in line] for line in lines]
-    rows = [head, ["---"] * len(head), *cells]
-    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
+    return report.markdown_table(["group", "network", "CPU seconds", "tasks"], lines)

@@ -10,6 +10,7 @@ tunes the model, too, for as long as tlmd took for the last of `--trials` (`meta
 The headline `ratio` is the time of the fastest of the other four over tlmd's, geometric mean. In
 float32 a row's `limit` is what the model's operations (of the direct programs, as TVM counts them)
 take at the rate at which the cores multiply and add, which is measured in turns with the models.
+`comparison` makes a page and a picture of rows that are kept.
 """
 
 from __future__ import annotations
@@ -28,19 +29,18 @@ from tlmd import children
 from tlmd.model_spec import FP32, INT8, PRECISIONS, ModelSpec
 
 _MODELS = ("resnet18", "resnet50", "mobilenet-v2", "bert-small", "vit-s16")
-_KEY = ("model", "cores", "trials", "precision", "budget_s")
-_LABELS = {
+KEY = ("model", "cores", "trials", "precision", "budget_s")
+LABELS = {
     "eager": "PyTorch eager",
     "compile": "torch.compile (max-autotune)",
     "onnxruntime": "ONNX Runtime",
     "openvino": "OpenVINO",
 }
-_MARKERS = {"eager": "v", "compile": "s", "onnxruntime": "o", "openvino": "D"}
 
 
 def main() -> int:
-    """Measure, print, write, draw."""
-    parser = report.parser(__doc__, figure=True)
+    """Measure, print, write."""
+    parser = report.parser(__doc__)
     parser.add_argument("models", nargs="*", default=_MODELS)
     parser.add_argument("--cores", type=int, nargs="+", default=[1])
     parser.add_argument("--trials", type=int, nargs="+", default=[16])
@@ -51,11 +51,9 @@ def main() -> int:
     options = parser.parse_args()
     if options.resume and options.json is None:
         parser.error("--resume needs --json FILE")
-    document = report.document(options, _measure_models)
+    document = _measure_models(options)
     report.show("milliseconds per run; best / tlmd with its 95 % interval", document["models"])
     report.finish(document, options.json)
-    if options.figure:
-        _draw(document, options.figure)
     return 0
 
 
@@ -65,7 +63,7 @@ def _measure_models(options: Any) -> report.Row:
     if options.resume and options.json.exists():
         rows = json.loads(options.json.read_text())["models"]
     steps = sorted(options.trials)
-    known = {tuple(row.get(name) for name in _KEY) for row in rows}
+    known = {tuple(row.get(name) for name in KEY) for row in rows}
     for model, cores, budget in product(
         options.models, options.cores, options.time_budget or [None]
     ):
@@ -141,7 +139,7 @@ def _row(
     )
     times = json.loads(found.read_text())
     for name, reason in times["failed"].items():
-        print(f"{model}: {_LABELS[name]} failed: {reason}", file=sys.stderr, flush=True)
+        print(f"{model}: {LABELS[name]} failed: {reason}", file=sys.stderr, flush=True)
     ratios = times["ratios"]
     best = min((name for name in PEERS if name in ratios), key=lambda name: ratios[name][0])
     ratio, low, high = ratios[best]
@@ -180,40 +178,6 @@ def _of_metaschedule(times: dict[str, Any], stock: Path) -> report.Row:
         f"{METASCHEDULE} error": times["errors"][METASCHEDULE],
         **{f"{METASCHEDULE} {name}": value for name, value in searched.items()},
     }
-
-
-def _draw(document: report.Row, path: Path) -> None:
-    """For each model a line of markers: the peers' times over tlmd's."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    rows = document["models"][::-1]
-    height = 1.3 + 0.42 * len(rows)
-    figure, axes = pyplot.subplots(figsize=(8, height))
-    axes.axvline(1, color="#2b6cb0", linewidth=2)
-    for name in PEERS:
-        points = [(r[name] / r[TLMD], at) for at, r in enumerate(rows) if r[name]]
-        axes.scatter(*zip(*points, strict=True), marker=_MARKERS[name], label=_LABELS[name], s=36)
-    labels = [
-        f"{r['model']}, {r['precision']}, {r['cores']} core{'s' * (r['cores'] > 1)}" for r in rows
-    ]
-    axes.set_yticks(range(len(rows)), labels)
-    axes.set_ylim(-0.6, len(rows) - 0.4)
-    axes.set_xscale("log", base=2)
-    axes.xaxis.set_major_formatter(matplotlib.ticker.FormatStrFormatter("%gx"))
-    axes.set_xlabel("time over that of tlmd (right of the line: tlmd is faster)")
-    axes.grid(axis="y", color="#e6ebf0")
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
-    figure.legend(frameon=False, fontsize=8, loc="upper center", ncol=4)
-    machine = document["machine"]
-    trials = max(row["trials"] for row in rows)
-    text = f"{machine['cpu']}, {trials} trials per task"
-    axes.set_title(text, fontsize=8, loc="left", color="#5a6b7b")
-    figure.tight_layout(rect=(0, 0, 1, 1 - 0.35 / height))
-    figure.savefig(path, dpi=150)
 
 
 if __name__ == "__main__":

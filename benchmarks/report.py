@@ -72,6 +72,13 @@ def show(title: str, rows: Iterable[Row]) -> None:
     Console(width=140).print(table)
 
 
+def markdown_table(head: list[str], lines: list[list[str]]) -> str:
+    """A table of Markdown. A bar or a line break in a cell would end it."""
+    cells = [[cell.replace("|", "\\|").replace("\n", " ") for cell in line] for line in lines]
+    rows = [head, ["---"] * len(head), *cells]
+    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
+
+
 def finish(result: Row, path: Path | None) -> None:
     """Print the machine and the headline of `result`, and write all of it."""
     here = result["machine"]
