@@ -11,7 +11,7 @@ from tvm.s_tir import Schedule, Trace
 from tvm.s_tir import meta_schedule as ms
 
 from tlmd.alternatives.sketches import sketches
-from tlmd.space import intrinsics, rules, transposition, windows
+from tlmd.space import expansions, intrinsics, rules, transposition, windows
 from tlmd.space.sketches import instructions
 from tlmd.space.target import architecture, vector_unit
 from tlmd.types import TargetInfo
@@ -60,6 +60,9 @@ def design_space(target: Any, module: Any, seed: int) -> list[Any]:
     """
     unit = vector_unit(target)
     own = sketches(module, unit, _PARALLEL_EXTENT)
+    if not own and target.kind.name != "cuda":
+        cores = int(target.attrs.get("num-cores", 1))
+        own = expansions.sketch(module, unit, _PARALLEL_EXTENT, cores)
     if own:
         return own
     plain = context(target, module, seed)

@@ -33,7 +33,7 @@ def sketch(module: Any, unit: VectorUnit, parallel: int) -> list[Any]:
     schedule = program.schedule
     blocks = {name: schedule.get(program.block(name)) for name in program.names}
     found = [name for name, block in blocks.items() if not is_spatial(block)]
-    if len(found) != 1 or not _is_by_channel(block := blocks[found[0]]):
+    if len(found) != 1 or not is_by_channel(block := blocks[found[0]]):
         return []
     lanes = math.gcd(int(_spatial(block)[-1].dom.extent), unit.lanes)
     program.unit = replace(unit, lanes=lanes)
@@ -53,7 +53,7 @@ def _spatial(block: Any) -> list[Any]:
     return [one for one in block.iter_vars if int(one.iter_type) == SPATIAL]
 
 
-def _is_by_channel(block: Any) -> bool:
+def is_by_channel(block: Any) -> bool:
     """Whether each channel of the result, its last dimension, depends on that of the data only."""
     spatial = _spatial(block)
     sums = [one for one in block.iter_vars if int(one.iter_type) == REDUCTION]
@@ -91,11 +91,11 @@ def _tile(program: StageSchedule, name: str, spatial: int) -> None:
         outer[-1], row = program.tile(outer[-1], 2, _MOST_ROWS)
         kernel.insert(0, row)
     schedule.reorder(vectors, *outer, columns, *sums, *kernel, lane)
-    _write(program, name, columns, len(kernel) + 1)
-    program.kernel((*_unrolled(program, sums), *kernel), lane)
+    write(program, name, columns, len(kernel) + 1)
+    program.kernel((*unrolled(program, sums), *kernel), lane)
 
 
-def _unrolled(program: StageSchedule, sums: list[Any]) -> list[Any]:
+def unrolled(program: StageSchedule, sums: list[Any]) -> list[Any]:
     """The innermost loops of a window that are unrolled: its columns, and loops of one step."""
     found: list[Any] = []
     for loop in reversed(sums):
@@ -108,7 +108,7 @@ def _unrolled(program: StageSchedule, sums: list[Any]) -> list[Any]:
     return found
 
 
-def _write(program: StageSchedule, name: str, at: Any, tiled: int) -> None:
+def write(program: StageSchedule, name: str, at: Any, tiled: int) -> None:
     """Compute at the loop `at` all that follows; its `tiled` innermost loops are unrolled."""
     after = program.names[program.names.index(name) + 1]
     last = program.inline_from(after)

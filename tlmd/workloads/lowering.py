@@ -21,7 +21,7 @@ from tvm.s_tir.analysis import estimate_tir_flops
 from tlmd.alternatives.prefetch import with_prefetches
 from tlmd.space import gpu_default
 from tlmd.types import TargetInfo, Task
-from tlmd.workloads import fusion, reshapes, rewrites
+from tlmd.workloads import expansions, fusion, reshapes, rewrites
 from tlmd.workloads.attention import ORIGIN, FuseAttention
 from tlmd.workloads.convolution_1d import SingleRows
 from tlmd.workloads.identity import task_id
@@ -81,7 +81,10 @@ def lower(
         mutators = [CombineProjections, *fused, reshapes.SinkMoves, *mutators]
     with target, PassContext(opt_level=3):
         lowered = Sequential(
-            [*_graph_passes(module, mutators, restructure, int8), *_loop_passes()]
+            [
+                *_graph_passes(module, mutators, restructure, int8),
+                *_loop_passes(join=on_cpu and restructure),
+            ]
         )(module)
     return _with_equal_names(lowered, {} if known is None else known)
 
@@ -130,12 +133,13 @@ def _graph_passes(
     ]
 
 
-def _loop_passes() -> list[Any]:
+def _loop_passes(join: bool) -> list[Any]:
     return [
         transform.LegalizeOps(own_loops()),
         transform.AnnotateTIROpPattern(),
         transform.FoldConstant(),
         fusion.fuse(),
+        *([expansions.join()] if join else []),
         transform.FuseTIR(),
         # Here and not in the final build, so that a reshape is a view and not a task.
         transform.RewriteDataflowReshape(),

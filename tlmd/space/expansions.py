@@ -1,0 +1,155 @@
+"""A sketch for an expansion and the depthwise convolution that reads it, as in MobileNet's blocks.
+
+An expansion is a matrix product that makes few channels many. Its result can be larger than the
+caches, and only the depthwise convolution needs it. So a strip of rows is computed for one vector
+of channels, and the depthwise convolution reads it from the nearest cache. The rows at a strip's
+edges are computed twice.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tvm.s_tir import Schedule
+
+from tlmd.alternatives.implementation import REDUCTION, SPATIAL
+from tlmd.alternatives.kernel import VectorUnit
+from tlmd.alternatives.scheduling import StageSchedule, block_names, is_spatial
+from tlmd.space import windows
+from tlmd.space.sketches import PARALLEL
+
+_STRIP_BYTES = 256 << 10
+_STRIPS_PER_CORE = 4
+_MOST_COLUMNS, _MOST_UNROLLED = 14, 8
+_OTHERS = 4  # registers of weights and data
+_FEWEST_LANES = 4
+_RANK = 4  # images, rows, columns, channels
+
+
+@dataclass(frozen=True)
+class _Stages:
+    """The names of the blocks."""
+
+    expansion: str
+
+    kept: str
+    """The last block of the expansion's shape; the depthwise convolution reads it."""
+
+    depthwise: str
+
+
+def sketch(module: Any, unit: VectorUnit, parallel: int, cores: int) -> list[Any]:
+    """The trace of the sketch; empty where the program is anything else.
+
+    `unit`: vectors of the target; `parallel`: the default extent of parallel loops; `cores`: how
+    many need strips.
+    """
+    program = StageSchedule(Schedule(module, seed=1), unit)
+    stages = _find(program)
+    if stages is None:
+        return []
+    schedule = program.schedule
+    channels = _extents(program, stages.depthwise)[-1]
+    program.unit = replace(unit, lanes=math.gcd(channels, unit.lanes))
+    if program.lanes < _FEWEST_LANES:
+        return []
+    try:
+        _inline(program, stages)
+    except RuntimeError:  # several blocks use it
+        return []
+    most = min(_MOST_COLUMNS, unit.registers - _OTHERS)
+    strips = _tile_depthwise(program, stages.depthwise, _rows(program, stages, cores), most)
+    for name in dict.fromkeys((stages.kept, stages.expansion)):
+        schedule.compute_at(program.block(name), strips, preserve_unit_loops=True)
+    _tile_expansion(program, stages, most)
+    schedule.annotate(program.block("root"), PARALLEL, parallel)
+    return [schedule.trace]
+
+
+def _find(program: StageSchedule) -> _Stages | None:
+    blocks = {name: program.schedule.get(program.block(name)) for name in program.names}
+    sums = [name for name, block in blocks.items() if not is_spatial(block)]
+    if len(sums) != 2:
+        return None
+    expansion, depthwise = sums
+    is_expanded = _is_product(blocks[expansion]) and windows.is_by_channel(blocks[depthwise])
+    shapes = {name: _extents(program, name) for name in program.names}
+    if not is_expanded or len(shapes[depthwise]) != _RANK:
+        return None
+    between = program.names[program.names.index(expansion) : program.names.index(depthwise)]
+    kept = [name for name in between if shapes[name] == shapes[expansion]][-1]
+    return _Stages(expansion, kept, depthwise)
+
+
+def _is_product(block: Any) -> bool:
+    """Whether each pixel of the result is a product of its own data and a matrix."""
+    sums = [int(one.dom.extent) for one in block.iter_vars if int(one.iter_type) == REDUCTION]
+    spatial = [one.var for one in block.iter_vars if int(one.iter_type) == SPATIAL]
+    if len(spatial) != _RANK or any(extent > 1 for extent in sums[:-1]) or len(block.reads) != 2:
+        return False
+    weights = block.reads[1].region
+    return bool(weights[-1].min.same_as(spatial[-1]))
+
+
+def _extents(program: StageSchedule, name: str) -> list[int]:
+    """Of the result of a block."""
+    block = program.schedule.get(program.block(name))
+    return [int(one.dom.extent) for one in block.iter_vars if int(one.iter_type) == SPATIAL]
+
+
+def _rows(program: StageSchedule, stages: _Stages, cores: int) -> int:
+    """Rows of the result in a strip: as many as fit into a near cache, and leave work for all."""
+    images, rows, _, channels = _extents(program, stages.depthwise)
+    _, read, columns, _ = _extents(program, stages.expansion)
+    row_bytes = 4 * program.lanes * columns * -(-read // rows)
+    fitting = [n for n in range(1, rows + 1) if rows % n == 0 and n * row_bytes <= _STRIP_BYTES]
+    vectors = images * channels // program.lanes
+    enough = [n for n in fitting if vectors * rows // n >= _STRIPS_PER_CORE * cores]
+    return max(enough if cores > 1 else fitting, default=1)
+
+
+def _inline(program: StageSchedule, stages: _Stages) -> None:
+    """Inline all that comes before the depthwise convolution, but what is kept."""
+    last = program.names.index(stages.depthwise)
+    for name in program.names[:last]:
+        if name not in (stages.expansion, stages.kept):
+            program.schedule.compute_inline(program.block(name))
+    if program.names[-1] == stages.depthwise:
+        program.schedule.cache_write(program.block(stages.depthwise), 0, "global")
+    program.names = block_names(program.schedule)
+
+
+def _tile_depthwise(program: StageSchedule, name: str, rows: int, most: int) -> Any:
+    """A kernel of columns, and strips of rows around it; the loop over the strips."""
+    schedule = program.schedule
+    loops = list(schedule.get_loops(program.block(name)))
+    image, row, column, channel = loops[:_RANK]
+    sums = loops[_RANK:]
+    vectors, lane = program.vectors(channel)
+    strips, row = schedule.split(row, [None, rows])
+    columns, inner = program.tile(column, 2, most)
+    schedule.reorder(image, vectors, strips, row, columns, *sums, inner, lane)
+    windows.write(program, name, columns, 2)
+    program.kernel((*windows.unrolled(program, sums), inner), lane)
+    return strips
+
+
+def _tile_expansion(program: StageSchedule, stages: _Stages, most: int) -> None:
+    """A kernel of columns, and at its columns what is kept of its result."""
+    schedule = program.schedule
+    block = program.block(stages.expansion)
+    sums = len(schedule.get(block).iter_vars) - _RANK
+    loops = list(schedule.get_loops(block))[-_RANK - sums :]
+    image, row, column, channel = loops[:_RANK]
+    *single, innermost = loops[_RANK:]
+    columns, inner = program.tile(column, 2, most)
+    outer, unrolled = program.tile(innermost, 2, _MOST_UNROLLED)
+    schedule.reorder(image, row, columns, *single, outer, unrolled, inner, channel)
+    program.kernel((unrolled, inner), channel)
+    if stages.kept != stages.expansion:
+        kept = program.block(stages.kept)
+        schedule.reverse_compute_at(kept, columns, preserve_unit_loops=True)
+        *_, inner, channel = schedule.get_loops(kept)
+        program.kernel((inner,), channel)

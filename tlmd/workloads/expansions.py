@@ -1,0 +1,129 @@
+"""An expansion and the depthwise convolution after it become one function.
+
+TVM's fusion ends at the second sum. But the result of a large expansion (MobileNet: 112 x 112 x 96,
+4.8 MB) would be written to memory and read again, though only the depthwise convolution needs it.
+`tlmd.space.expansions` is the sketch of such functions.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import tvm
+from tvm import relax
+from tvm.ir import IRModule
+from tvm.relax.expr_functor import PyExprMutator, mutator
+
+from tlmd.workloads import rewrites
+
+_LEAST_BYTES = 1 << 20
+"""Of the expansion's result. Smaller ones stay in the caches of a core."""
+
+_PRIMITIVE = "Primitive"
+
+
+def join() -> Any:
+    """A module pass between the fusion of operators and `FuseTIR`."""
+    return tvm.transform.module_pass(_join, opt_level=0, name="TlmdJoinExpansions")
+
+
+def _join(module: IRModule, _context: Any) -> IRModule:
+    groups = {var: func for var, func in module.functions.items() if _is_group(func)}
+    made: dict[Any, Any] = {}
+
+    @mutator
+    class Join(PyExprMutator):  # type: ignore[misc]
+        """Calls one function instead of two."""
+
+        def prepare(self, func: Any) -> None:
+            self.values = relax.analysis.get_var2val(func)
+            self.uses = rewrites.uses_of(func)
+
+        def visit_call_(self, call: Any) -> Any:
+            first = self.values.get(call.args[0]) if call.op in groups and call.args else None
+            if getattr(first, "op", None) not in groups or self.uses[call.args[0]] != 1:
+                return super().visit_call_(call)
+            expansion, depthwise = groups[first.op], groups[call.op]
+            if not (_is_large_expansion(expansion) and _is_depthwise(depthwise)):
+                return super().visit_call_(call)
+            key = (first.op, call.op)
+            if key not in made:
+                name = f"{first.op.name_hint}_{str(call.op.name_hint).removeprefix('fused_')}"
+                made[key] = self.builder_.add_func(_joined(expansion, depthwise), name)
+            arguments = [self.visit_expr(one) for one in (*first.args, *call.args[1:])]
+            return relax.Call(made[key], arguments)
+
+    for var, func in module.functions_items():
+        if isinstance(func, relax.Function) and not _is_group(func):
+            visitor = Join(module)
+            visitor.prepare(func)
+            visitor.builder_.update_func(var, visitor.visit_expr(func))
+            module = visitor.builder_.get()
+    return relax.transform.DeadCodeElimination()(module) if made else module
+
+
+def _is_group(func: Any) -> bool:
+    return bool(isinstance(func, relax.Function) and func.attrs and _PRIMITIVE in func.attrs)
+
+
+def _bindings(group: Any) -> list[Any]:
+    return [binding for block in group.body.blocks for binding in block.bindings]
+
+
+def _shapes(group: Any) -> tuple[list[int], list[int], list[int]] | None:
+    """Of the data, the weights and the result of the sum that a group begins with, in float32."""
+    first = _bindings(group)[0]
+    if rewrites.op_name(first.value) != "relax.call_tir" or len(first.value.args[1].fields) != 2:
+        return None
+    data, weights = first.value.args[1].fields
+    tensors = (data, weights, first.var)
+    is_first = group.params and data.same_as(group.params[0])
+    if not is_first or any(rewrites.dtype_of(tensor) != "float32" for tensor in tensors):
+        return None
+    shapes = [[int(extent) for extent in tensor.ty.shape] for tensor in tensors]
+    return (shapes[0], shapes[1], shapes[2]) if all(len(s) == 4 for s in shapes) else None
+
+
+def _is_large_expansion(group: Any) -> bool:
+    """Whether each pixel is multiplied by a matrix, and the result is large."""
+    shapes = _shapes(group)
+    if shapes is None:
+        return False
+    data, weights, made = shapes
+    is_product = weights == [1, 1, data[-1], made[-1]] and data[:-1] == made[:-1]
+    written = [int(extent) for extent in group.ret_ty.shape]
+    return is_product and written == made and 4 * math.prod(made[1:]) >= _LEAST_BYTES
+
+
+def _is_depthwise(group: Any) -> bool:
+    shapes = _shapes(group)
+    if shapes is None:
+        return False
+    data, weights, _ = shapes
+    is_used_once = rewrites.uses_of(group)[group.params[0]] == 1
+    return is_used_once and weights[2] == 1 and weights[3] == data[3] > 1
+
+
+def _joined(expansion: Any, depthwise: Any) -> Any:
+    """One group that does what the two do."""
+    builder = relax.BlockBuilder()
+    first = [relax.Var(f"a{i}", param.ty) for i, param in enumerate(expansion.params)]
+    others = [relax.Var(f"b{i}", param.ty) for i, param in enumerate(depthwise.params[1:])]
+    with builder.function("main", [*first, *others], attrs={_PRIMITIVE: True}):
+        with builder.dataflow():
+            made = _emit(builder, expansion, first)
+            result = builder.emit_output(_emit(builder, depthwise, [made, *others]))
+        builder.emit_func_output(result)
+    return builder.get()["main"].without_attr("global_symbol")
+
+
+def _emit(builder: Any, group: Any, arguments: list[Any]) -> Any:
+    """Emit the bindings of a group with these arguments; its result."""
+    values = dict(zip(group.params, arguments, strict=True))
+    for binding in _bindings(group):
+        call = binding.value
+        fields = [values.get(field, field) for field in call.args[1].fields]
+        copied = relax.Call(call.op, [call.args[0], relax.Tuple(fields)], call.attrs, call.ty_args)
+        values[binding.var] = builder.emit(copied)
+    return values[group.body.body]
