@@ -32,6 +32,9 @@ class Block:
     columns: int
     inputs: int
     channels: int
+    first: tuple[int, int, int]
+    """Window, stride and padding of the expansion."""
+
     window: int
     stride: int
     dilation: int
@@ -41,7 +44,7 @@ class Block:
 
     def network(self) -> nn.Module:
         layers = [
-            nn.Conv2d(self.inputs, self.channels, 1),
+            nn.Conv2d(self.inputs, self.channels, *self.first),
             self.activation(),
             nn.Conv2d(
                 *(self.channels, self.channels, self.window, self.stride, self.padding),
@@ -59,10 +62,11 @@ class Block:
 
 _blocks = st.builds(
     Block,
-    rows=st.integers(11, 17),
-    columns=st.integers(11, 17),
-    inputs=st.sampled_from((3, 8, 10)),
+    rows=st.integers(20, 27),
+    columns=st.integers(20, 27),
+    inputs=st.sampled_from((3, 7)),
     channels=st.sampled_from((8, 16, 24, 48)),
+    first=st.sampled_from(((1, 1, 0), (3, 1, 1), (3, 2, 1), (2, 1, 0))),
     window=st.sampled_from((3, 5)),
     stride=st.integers(1, 2),
     dilation=st.integers(1, 2),
@@ -134,6 +138,14 @@ class Twice(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         wide = torch.relu(self.expand(x))
         return torch.relu(self.depthwise(wide)) + wide
+
+
+def test_a_first_convolution_is_an_expansion_if_its_sums_are_short() -> None:
+    for channels, joined in ((3, 1), (8, 0)):
+        first = nn.Conv2d(channels, 64, 3, stride=2, padding=1)
+        network = nn.Sequential(first, nn.ReLU(), nn.Conv2d(64, 64, 3, groups=64), nn.ReLU())
+        names = _names(network, channels, 2 * LARGE)
+        assert sum(name.count("conv2d") == 2 for name in names) == joined
 
 
 def test_an_expansion_that_others_read_stays_apart() -> None:

@@ -1,6 +1,6 @@
 """A sketch for an expansion and the depthwise convolution that reads it, as in MobileNet's blocks.
 
-An expansion is a matrix product that makes few channels many. Its result can be larger than the
+An expansion is a convolution that makes few channels many. Its result can be larger than the
 caches, and only the depthwise convolution needs it. So a strip of rows is computed for one vector
 of channels, and the depthwise convolution reads it from the nearest cache. The rows at a strip's
 edges are computed twice.
@@ -14,7 +14,9 @@ from typing import Any
 
 from tvm.s_tir import Schedule
 
-from tlmd.alternatives.implementation import REDUCTION, SPATIAL
+from tlmd.alternatives import contraction
+from tlmd.alternatives.contraction import shape_of
+from tlmd.alternatives.implementation import SPATIAL
 from tlmd.alternatives.kernel import VectorUnit
 from tlmd.alternatives.scheduling import StageSchedule, block_names, is_spatial
 from tlmd.space import windows
@@ -74,7 +76,7 @@ def _find(program: StageSchedule) -> _Stages | None:
     if len(sums) != 2:
         return None
     expansion, depthwise = sums
-    is_expanded = _is_product(blocks[expansion]) and windows.is_by_channel(blocks[depthwise])
+    is_expanded = _is_expansion(blocks[expansion]) and windows.is_by_channel(blocks[depthwise])
     shapes = {name: _extents(program, name) for name in program.names}
     if not is_expanded or len(shapes[depthwise]) != _RANK:
         return None
@@ -83,14 +85,13 @@ def _find(program: StageSchedule) -> _Stages | None:
     return _Stages(expansion, kept, depthwise)
 
 
-def _is_product(block: Any) -> bool:
-    """Whether each pixel of the result is a product of its own data and a matrix."""
-    sums = [int(one.dom.extent) for one in block.iter_vars if int(one.iter_type) == REDUCTION]
+def _is_expansion(block: Any) -> bool:
+    """Whether each element is a sum of data times a column of weights."""
     spatial = [one.var for one in block.iter_vars if int(one.iter_type) == SPATIAL]
-    if len(spatial) != _RANK or any(extent > 1 for extent in sums[:-1]) or len(block.reads) != 2:
+    if len(spatial) != _RANK or len(block.reads) != 2:
         return False
-    weights = block.reads[1].region
-    return bool(weights[-1].min.same_as(spatial[-1]))
+    data, weights = (region.region[-1].min for region in block.reads)
+    return bool(weights.same_as(spatial[-1]) and not contraction.uses(data, spatial[-1]))
 
 
 def _extents(program: StageSchedule, name: str) -> list[int]:
@@ -111,14 +112,21 @@ def _rows(program: StageSchedule, stages: _Stages, cores: int) -> int:
 
 
 def _inline(program: StageSchedule, stages: _Stages) -> None:
-    """Inline all that comes before the depthwise convolution, but what is kept."""
-    last = program.names.index(stages.depthwise)
-    for name in program.names[:last]:
-        if name not in (stages.expansion, stages.kept):
+    """Inline what comes before the depthwise convolution, but what is kept and a first padding."""
+    *before, _ = program.names[: program.names.index(stages.depthwise) + 1]
+    first = before.index(stages.expansion)
+    padding = before[first - 1] if first and _is_padding(program, before[first - 1]) else None
+    for name in before:
+        if name not in (padding, stages.expansion, stages.kept):
             program.schedule.compute_inline(program.block(name))
     if program.names[-1] == stages.depthwise:
         program.schedule.cache_write(program.block(stages.depthwise), 0, "global")
     program.names = block_names(program.schedule)
+
+
+def _is_padding(program: StageSchedule, name: str) -> bool:
+    block = program.schedule.get(program.block(name))
+    return len(block.reads) == 1 and shape_of(block.reads[0].source) != _extents(program, name)
 
 
 def _tile_depthwise(program: StageSchedule, name: str, rows: int, most: int) -> Any:
@@ -137,7 +145,7 @@ def _tile_depthwise(program: StageSchedule, name: str, rows: int, most: int) -> 
 
 
 def _tile_expansion(program: StageSchedule, stages: _Stages, most: int) -> None:
-    """A kernel of columns, and at its columns what is kept of its result."""
+    """A kernel of columns, and with it what is kept of its result."""
     schedule = program.schedule
     block = program.block(stages.expansion)
     sums = len(schedule.get(block).iter_vars) - _RANK
@@ -147,7 +155,7 @@ def _tile_expansion(program: StageSchedule, stages: _Stages, most: int) -> None:
     columns, inner = program.tile(column, 2, most)
     outer, unrolled = program.tile(innermost, 2, _MOST_UNROLLED)
     schedule.reorder(image, row, columns, *single, outer, unrolled, inner, channel)
-    program.kernel((unrolled, inner), channel)
+    program.kernel((*windows.unrolled(program, single), unrolled, inner), channel)
     if stages.kept != stages.expansion:
         kept = program.block(stages.kept)
         schedule.reverse_compute_at(kept, columns, preserve_unit_loops=True)

@@ -1,5 +1,6 @@
 """An expansion and the depthwise convolution after it become one function.
 
+An expansion is a convolution that makes few channels many, of 1 x 1 or the first one of a network.
 TVM's fusion ends at the second sum. But the result of a large expansion (MobileNet: 112 x 112 x 96,
 4.8 MB) would be written to memory and read again, though only the depthwise convolution needs it.
 `tlmd.space.expansions` is the sketch of such functions.
@@ -19,6 +20,9 @@ from tlmd.workloads import rewrites
 
 _LEAST_BYTES = 1 << 20
 """Of the expansion's result. Smaller ones stay in the caches of a core."""
+
+_MOST_PRODUCTS = 64
+"""Of one element, in a window of several pixels. With more, packed weights are faster."""
 
 _PRIMITIVE = "Primitive"
 
@@ -86,14 +90,16 @@ def _shapes(group: Any) -> tuple[list[int], list[int], list[int]] | None:
 
 
 def _is_large_expansion(group: Any) -> bool:
-    """Whether each pixel is multiplied by a matrix, and the result is large."""
+    """Whether each element is a sum over all channels of few pixels, and the result is large."""
     shapes = _shapes(group)
     if shapes is None:
         return False
     data, weights, made = shapes
-    is_product = weights == [1, 1, data[-1], made[-1]] and data[:-1] == made[:-1]
+    window = math.prod(weights[:2])
+    is_short = window == 1 or window * data[-1] <= _MOST_PRODUCTS
     written = [int(extent) for extent in group.ret_ty.shape]
-    return is_product and written == made and 4 * math.prod(made[1:]) >= _LEAST_BYTES
+    is_expansion = weights[2:] == [data[-1], made[-1]] and written == made
+    return is_expansion and is_short and 4 * math.prod(made[1:]) >= _LEAST_BYTES
 
 
 def _is_depthwise(group: Any) -> bool:
