@@ -162,7 +162,7 @@ def _table(
     return report.markdown_table([name for name, _ in columns], lines + ([last] if last else []))
 
 
-_MODEL: Column = ("model", lambda row: NAMES.get(row["model"], row["model"]))
+_MODEL: Column = ("model", lambda row: str(NAMES.get(row["model"], row["model"])))
 _TLMD: Column = ("tlmd", lambda row: f"**{_ms(row[TLMD])}**")
 _UNTUNED: Column = ("untuned TVM", lambda row: _ms(row["untuned"]))
 _PEERS = tuple(_of(name) for name in PEERS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
@@ -17,8 +18,9 @@ from tlmd.types import MeasureInput, Record, Task
 if TYPE_CHECKING:
     from tlmd.workloads.sources import SourceModel
 
-ATTENTION, WINDOWS = "attention", "windows"
-KINDS = ("winograd", "packed", "strassen", ATTENTION, WINDOWS)
+ATTENTION, EXPANSIONS, WINDOWS = "attention", "expansions", "windows"
+KINDS = ("winograd", "packed", "strassen", ATTENTION, EXPANSIONS, WINDOWS)
+_LOWERED = (ATTENTION, EXPANSIONS)  # without these a model has other tasks
 _DIRECT = "direct"
 
 
@@ -27,20 +29,20 @@ class Timed:
     """The alternatives of one computation, timed."""
 
     name: str
-    weights: tuple[int, int]
-    """How often the model computes it, with attention as tasks and without."""
+    weights: dict[str, int]
+    """How often the model computes it, by the kinds without which it is lowered."""
     times: dict[str, float]
     """Seconds of the best program of each, by its name, in the order in which they are tried."""
 
     def has(self, kind: str) -> bool:
         """Whether it is of this kind, or has an alternative of it."""
-        if kind == ATTENTION:
-            return self.weights[0] != self.weights[1]
+        if kind in _LOWERED:
+            return self.weights[""] != self.weights[kind]
         return any(name.startswith(kind) for name in self.times)
 
     def seconds(self, without: Collection[str]) -> float:
         """What it costs a run of the model that is tuned without these kinds."""
-        return self.weights[ATTENTION in without] * self.best(without)
+        return self.weights[_key(without)] * self.best(without)
 
     def best(self, without: Collection[str]) -> float:
         """Seconds of the fastest program that is of none of these kinds."""
@@ -58,19 +60,25 @@ class Timed:
 
 
 def timed_model(measurer: Any, spec: ModelSpec, options: Any) -> list[Timed]:
-    """All tasks of a model for one core: those with attention as tasks, and those without.
+    """All tasks of a model for one core, also those of the model without attention or expansions.
 
     `options`: ``checkpoint``, ``untrained``, ``trials`` of each alternative, ``seed``.
     """
     checkpoint = setting.load(options.checkpoint, options.untrained)
     source = load_source(spec)
-    fused, plain = groups(source), groups(source, attention=False)
+    sets = [without for n in range(3) for without in combinations(_LOWERED, n)]
+    lowered = {_key(without): groups(source, without) for without in sets}
     found = []
-    for computation, members in (plain | fused).items():
+    for computation, members in {
+        k: v for tasks in lowered.values() for k, v in tasks.items()
+    }.items():
         programs = list(_best_programs(measurer, members, checkpoint, options))
-        weights = [of[computation][0].weight if computation in of else 0 for of in (fused, plain)]
+        weights = {
+            key: tasks[computation][0].weight if computation in tasks else 0
+            for key, tasks in lowered.items()
+        }
         times = compared(measurer, programs)
-        found.append(Timed(members[0].name, (weights[0], weights[1]), times))
+        found.append(Timed(members[0].name, weights, times))
         print(found[-1], file=sys.stderr, flush=True)
     return found
 
@@ -83,17 +91,26 @@ def load_source(spec: ModelSpec) -> SourceModel:
     return source
 
 
-def groups(source: SourceModel, attention: bool = True) -> dict[str, list[Task]]:
+def _key(without: Collection[str]) -> str:
+    return "+".join(kind for kind in _LOWERED if kind in without)
+
+
+def groups(source: SourceModel, without: Collection[str] = ()) -> dict[str, list[Task]]:
     """The tasks of a model for one core with their alternatives, by `Task.computation`.
 
-    With `attention` each attention is one task.
+    `without`: which of attention and expansions are several tasks each.
     """
     from tlmd.space.target import resolve, tvm_target
     from tlmd.workloads import lowering
     from tlmd.workloads.alternatives import with_alternatives
 
     target, found = resolve("native", 1), dict[str, list[Task]]()
-    lowered = lowering.lower(source.module, tvm_target(target), attention=attention)
+    lowered = lowering.lower(
+        source.module,
+        tvm_target(target),
+        attention=ATTENTION not in without,
+        expansions=EXPANSIONS not in without,
+    )
     for task in with_alternatives(lowering.extract(lowered, target)):
         found.setdefault(task.computation, []).append(task)
     return found

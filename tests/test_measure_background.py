@@ -154,7 +154,7 @@ def test_candidates_are_measured_beside_a_program_that_never_ends(tmp_path: Path
         "from tlmd.types import MeasureInput\n"
         "task = tasks(resolve('native', len(plan_cores().run)))[2]\n"
         "inputs = [MeasureInput(p.candidate.id, p.trace) for p in random_programs(task, 3, 0)]\n"
-        "config = MeasureConfig(repeats=1, budget=0.1, background_share=0.3)\n"
+        "config = MeasureConfig(repeats=1, budget=0.1, background_share=0.6)\n"
         "with Measurer(plan_cores(), Path(sys.argv[1]), config) as measurer:\n"
         "    print([(str(o.status), o.detail) for o in measurer.measure(task, inputs)])\n"
     )

@@ -19,7 +19,7 @@ _POLYNOMIAL = (
 
 
 def power_of_two(exponent: Any) -> Any:
-    """``2 ** exponent`` for a float32 `exponent` of at most 0, with a relative error below 2e-7.
+    """``2 ** exponent`` for a float32 `exponent` of at most 126, with a relative error below 2e-7.
 
     Minus infinity gives 0, NaN stays NaN; below -126 the absolute error is below 1e-38. TVM's
     `fast_exp` takes half as many instructions more: it knows large exponents, and has the base e.

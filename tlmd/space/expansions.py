@@ -23,7 +23,6 @@ from tlmd.space import windows
 from tlmd.space.sketches import PARALLEL
 
 _STRIP_BYTES = 256 << 10
-_STRIPS_PER_CORE = 4
 _MOST_COLUMNS, _MOST_UNROLLED = 14, 8
 _OTHERS = 4  # registers of weights and data
 _FEWEST_LANES = 4
@@ -45,8 +44,8 @@ class _Stages:
 def sketch(module: Any, unit: VectorUnit, parallel: int, cores: int) -> list[Any]:
     """The trace of the sketch; empty where the program is anything else.
 
-    `unit`: vectors of the target; `parallel`: the default extent of parallel loops; `cores`: how
-    many need strips.
+    `unit`: vectors of the target; `parallel`: the default extent of parallel loops; `cores`: of
+    the target.
     """
     program = StageSchedule(Schedule(module, seed=1), unit)
     stages = _find(program)
@@ -101,14 +100,22 @@ def _extents(program: StageSchedule, name: str) -> list[int]:
 
 
 def _rows(program: StageSchedule, stages: _Stages, cores: int) -> int:
-    """Rows of the result in a strip: as many as fit into a near cache, and leave work for all."""
+    """Rows of the result in a strip: those of which the busiest core computes fewest in all.
+
+    What a strip reads must fit into a near cache. The rows at its edges count, too.
+    """
     images, rows, _, channels = _extents(program, stages.depthwise)
     _, read, columns, _ = _extents(program, stages.expansion)
-    row_bytes = 4 * program.lanes * columns * -(-read // rows)
+    window = program.schedule.get(program.block(stages.depthwise)).iter_vars[_RANK].dom.extent
+    step = -(-read // rows)
+    row_bytes = 4 * program.lanes * columns * step
+
+    def computed(count: int) -> int:
+        strips = images * (channels // program.lanes) * (rows // count)
+        return -(-strips // cores) * (count * step + max(0, int(window) - step))
+
     fitting = [n for n in range(1, rows + 1) if rows % n == 0 and n * row_bytes <= _STRIP_BYTES]
-    vectors = images * channels // program.lanes
-    enough = [n for n in fitting if vectors * rows // n >= _STRIPS_PER_CORE * cores]
-    return max(enough if cores > 1 else fitting, default=1)
+    return min(reversed(fitting), key=computed, default=1)
 
 
 def _inline(program: StageSchedule, stages: _Stages) -> None:

@@ -27,7 +27,7 @@ _MOST_PRODUCTS = 64
 _PRIMITIVE = "Primitive"
 
 
-def join() -> Any:
+def join_expansions() -> Any:
     """A module pass between the fusion of operators and `FuseTIR`."""
     return tvm.transform.module_pass(_join, opt_level=0, name="TlmdJoinExpansions")
 
@@ -45,18 +45,25 @@ def _join(module: IRModule, _context: Any) -> IRModule:
             self.uses = rewrites.uses_of(func)
 
         def visit_call_(self, call: Any) -> Any:
-            first = self.values.get(call.args[0]) if call.op in groups and call.args else None
-            if getattr(first, "op", None) not in groups or self.uses[call.args[0]] != 1:
-                return super().visit_call_(call)
-            expansion, depthwise = groups[first.op], groups[call.op]
-            if not (_is_large_expansion(expansion) and _is_depthwise(depthwise)):
+            first = self.expansion(call)
+            if first is None:
                 return super().visit_call_(call)
             key = (first.op, call.op)
             if key not in made:
                 name = f"{first.op.name_hint}_{str(call.op.name_hint).removeprefix('fused_')}"
-                made[key] = self.builder_.add_func(_joined(expansion, depthwise), name)
+                joined = _joined(groups[first.op], groups[call.op])
+                made[key] = self.builder_.add_func(joined, name)
             arguments = [self.visit_expr(one) for one in (*first.args, *call.args[1:])]
             return relax.Call(made[key], arguments)
+
+        def expansion(self, call: Any) -> Any:
+            """The call of the large expansion that only this call of a depthwise one reads."""
+            if call.op not in groups or not call.args or self.uses[call.args[0]] != 1:
+                return None
+            first = self.values.get(call.args[0])
+            if getattr(first, "op", None) not in groups or not _is_depthwise(groups[call.op]):
+                return None
+            return first if _is_large_expansion(groups[first.op]) else None
 
     for var, func in module.functions_items():
         if isinstance(func, relax.Function) and not _is_group(func):

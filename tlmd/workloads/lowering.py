@@ -21,9 +21,10 @@ from tvm.s_tir.analysis import estimate_tir_flops
 from tlmd.alternatives.prefetch import with_prefetches
 from tlmd.space import gpu_default
 from tlmd.types import TargetInfo, Task
-from tlmd.workloads import expansions, fusion, reshapes, rewrites
+from tlmd.workloads import fusion, reshapes, rewrites
 from tlmd.workloads.attention import ORIGIN, FuseAttention
 from tlmd.workloads.convolution_1d import SingleRows
+from tlmd.workloads.expansions import join_expansions
 from tlmd.workloads.identity import task_id
 from tlmd.workloads.legalisation import own_loops
 from tlmd.workloads.projections import CombineProjections
@@ -63,16 +64,17 @@ def lower(
     *,
     restructure: bool = True,
     attention: bool = True,
+    expansions: bool = True,
     int8: bool = False,
 ) -> IRModule:
     """Lower a Relax module to fused TensorIR functions and the Relax function that calls them.
 
     Weights must be constants and shapes static, as in the modules of `frontends.load_model`.
     `known` holds functions by task id; modules that are lowered with the same one share them.
-    Without `restructure` attention is several functions, as on targets but CPUs, and transposed and
-    1-D convolutions stay what they are: these are the programs that other tuners see. Without
-    `attention` only attention does. With `int8` the products of quantised models are products of
-    integers.
+    Without `restructure` attention is several functions, as on targets but CPUs, so are expansions
+    with their depthwise convolutions, and transposed and 1-D convolutions stay what they are: these
+    are the programs that other tuners see. Without `attention` or `expansions` only that one is
+    several functions. With `int8` the products of quantised models are products of integers.
     """
     on_cpu = str(target.kind.name) == "llvm"
     mutators: list[type[Any]] = [rewrites.VectorMath] if on_cpu else []
@@ -83,7 +85,7 @@ def lower(
         lowered = Sequential(
             [
                 *_graph_passes(module, mutators, restructure, int8),
-                *_loop_passes(join=on_cpu and restructure),
+                *_loop_passes(on_cpu and restructure and expansions),
             ]
         )(module)
     return _with_equal_names(lowered, {} if known is None else known)
@@ -133,13 +135,13 @@ def _graph_passes(
     ]
 
 
-def _loop_passes(join: bool) -> list[Any]:
+def _loop_passes(expansions: bool) -> list[Any]:
     return [
         transform.LegalizeOps(own_loops()),
         transform.AnnotateTIROpPattern(),
         transform.FoldConstant(),
         fusion.fuse(),
-        *([expansions.join()] if join else []),
+        *([join_expansions()] if expansions else []),
         transform.FuseTIR(),
         # Here and not in the final build, so that a reshape is a view and not a task.
         transform.RewriteDataflowReshape(),

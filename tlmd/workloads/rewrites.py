@@ -11,10 +11,13 @@ from collections import Counter
 from typing import Any
 
 import numpy as np
-from tvm import relax, topi, transform
+from tvm import relax, te, tirx, topi, transform
 from tvm.ir import GenericConst, IRModule, Op
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
+from tlmd.alternatives.softmax import LOG2_E, power_of_two
+
+_MOST_EXPONENT = 126.0
 _CONVOLUTIONS = {f"relax.nn.{name}" for name in ("conv1d", "conv2d", "conv3d", "conv2d_transpose")}
 
 
@@ -197,9 +200,13 @@ class VectorMath(PyExprMutator):  # type: ignore[misc]
 
 
 def _sigmoid(x: Any) -> Any:
-    # With tanh, which cannot overflow; 1 / (1 + exp(-x)) can.
-    half = topi.multiply(x, np.float32(0.5))
-    return topi.add(topi.multiply(topi.fast_tanh(half), np.float32(0.5)), np.float32(0.5))
+    def element(*at: Any) -> Any:
+        # Limited, because `power_of_two` has no infinity. The constant is first for NaN.
+        exponent = tirx.min(tirx.const(_MOST_EXPONENT, "float32"), x(*at) * np.float32(-LOG2_E))
+        one = tirx.const(1, "float32")
+        return one / (one + power_of_two(exponent))
+
+    return te.compute(x.shape, element, name="sigmoid")
 
 
 def _silu(x: Any) -> Any:
