@@ -2,8 +2,8 @@
 
 An expansion is a convolution that makes few channels many. Its result can be larger than the
 caches, and only the depthwise convolution needs it. So a strip of rows is computed for one vector
-of channels, and the depthwise convolution reads it from the nearest cache. The rows at a strip's
-edges are computed twice.
+of channels after the other, and the depthwise convolution reads it from the nearest cache. The rows
+at a strip's edges are computed twice.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tlmd.alternatives.scheduling import StageSchedule, block_names, is_spatial
 from tlmd.space import windows
 from tlmd.space.sketches import PARALLEL
 
-_STRIP_BYTES = 256 << 10
+_STRIP_BYTES = 400 << 10
 _MOST_COLUMNS, _MOST_UNROLLED = 14, 8
 _OTHERS = 4  # registers of weights and data
 _FEWEST_LANES = 4
@@ -61,9 +61,9 @@ def sketch(module: Any, unit: VectorUnit, parallel: int, cores: int) -> list[Any
     except RuntimeError:  # several blocks use it
         return []
     most = min(_MOST_COLUMNS, unit.registers - _OTHERS)
-    strips = _tile_depthwise(program, stages.depthwise, _rows(program, stages, cores), most)
+    parts = _tile_depthwise(program, stages.depthwise, _rows(program, stages, cores), most)
     for name in dict.fromkeys((stages.kept, stages.expansion)):
-        schedule.compute_at(program.block(name), strips, preserve_unit_loops=True)
+        schedule.compute_at(program.block(name), parts, preserve_unit_loops=True)
     _tile_expansion(program, stages, most)
     schedule.annotate(program.block("root"), PARALLEL, parallel)
     return [schedule.trace]
@@ -102,13 +102,15 @@ def _extents(program: StageSchedule, name: str) -> list[int]:
 def _rows(program: StageSchedule, stages: _Stages, cores: int) -> int:
     """Rows of the result in a strip: those of which the busiest core computes fewest in all.
 
-    What a strip reads must fit into a near cache. The rows at its edges count, too.
+    The expansion's data and one vector of its result must fit into a near cache, because the data
+    are read again for each vector. The rows at the edges of a strip count, too.
     """
     images, rows, _, channels = _extents(program, stages.depthwise)
     _, read, columns, _ = _extents(program, stages.expansion)
     window = program.schedule.get(program.block(stages.depthwise)).iter_vars[_RANK].dom.extent
+    data = program.schedule.get(program.block(stages.expansion)).reads[0].source
     step = -(-read // rows)
-    row_bytes = 4 * program.lanes * columns * step
+    row_bytes = 4 * step * (program.lanes * columns + math.prod(shape_of(data)[1:]) // read)
 
     def computed(count: int) -> int:
         strips = images * (channels // program.lanes) * (rows // count)
@@ -137,7 +139,7 @@ def _is_padding(program: StageSchedule, name: str) -> bool:
 
 
 def _tile_depthwise(program: StageSchedule, name: str, rows: int, most: int) -> Any:
-    """A kernel of columns, and strips of rows around it; the loop over the strips."""
+    """A kernel of columns in the vectors of a strip of rows; the loop over these vectors."""
     schedule = program.schedule
     loops = list(schedule.get_loops(program.block(name)))
     image, row, column, channel = loops[:_RANK]
@@ -145,10 +147,10 @@ def _tile_depthwise(program: StageSchedule, name: str, rows: int, most: int) -> 
     vectors, lane = program.vectors(channel)
     strips, row = schedule.split(row, [None, rows])
     columns, inner = program.tile(column, 2, most)
-    schedule.reorder(image, vectors, strips, row, columns, *sums, inner, lane)
+    schedule.reorder(image, strips, vectors, row, columns, *sums, inner, lane)
     windows.write(program, name, columns, 2)
     program.kernel((*windows.unrolled(program, sums), inner), lane)
-    return strips
+    return vectors
 
 
 def _tile_expansion(program: StageSchedule, stages: _Stages, most: int) -> None:
