@@ -98,6 +98,7 @@ def _machine(rows: list[report.Row]) -> list[str]:
             parts += [_title(FP32, cores, 64) + _STOCK + said, _table(_WITH_STOCK, found)]
     budgets = [row for row in rows if row.get("budget_s")]
     if budgets:
+        budgets.sort(key=lambda row: (row["model"], row["budget_s"]))
         parts += [_BUDGET, _table(_WITH_BUDGET, budgets)]
     return parts
 

@@ -123,6 +123,11 @@ def test_a_small_expansion_stays_apart(size: int) -> None:
     assert all(name.count("conv2d") == 1 for name in _names(_layers(nn.ReLU()), size=size))
 
 
+def test_an_expansion_of_long_rows_stays_apart() -> None:
+    wide = nn.Sequential(nn.Conv2d(192, 64, 1), nn.ReLU(), nn.Conv2d(64, 64, 3, groups=64))
+    assert all(name.count("conv2d") == 1 for name in _names(wide, 192))
+
+
 def test_what_is_no_depthwise_convolution_stays_apart() -> None:
     assert all(name.count("conv2d") == 1 for name in _names(_layers(nn.ReLU(), groups=8)))
 

@@ -24,6 +24,9 @@ _LEAST_BYTES = 1 << 20
 _MOST_PRODUCTS = 64
 """Of one element, in a window of several pixels. With more, packed weights are faster."""
 
+_MOST_ROW_BYTES = 40 << 10
+"""Of the data. With longer rows a strip has few of them, and most are computed twice."""
+
 _PRIMITIVE = "Primitive"
 
 
@@ -90,7 +93,9 @@ def _shapes(group: Any) -> tuple[list[int], list[int], list[int]] | None:
     data, weights = first.value.args[1].fields
     tensors = (data, weights, first.var)
     is_first = group.params and data.same_as(group.params[0])
-    if not is_first or any(rewrites.dtype_of(tensor) != "float32" for tensor in tensors):
+    is_single = isinstance(group.body.body, relax.Var)
+    dtypes = {rewrites.dtype_of(tensor) for tensor in tensors}
+    if not (is_first and is_single) or dtypes != {"float32"}:
         return None
     shapes = [[int(extent) for extent in tensor.ty.shape] for tensor in tensors]
     return (shapes[0], shapes[1], shapes[2]) if all(len(s) == 4 for s in shapes) else None
@@ -104,9 +109,11 @@ def _is_large_expansion(group: Any) -> bool:
     data, weights, made = shapes
     window = math.prod(weights[:2])
     is_short = window == 1 or window * data[-1] <= _MOST_PRODUCTS
+    is_narrow = 4 * math.prod(data[2:]) <= _MOST_ROW_BYTES
     written = [int(extent) for extent in group.ret_ty.shape]
     is_expansion = weights[2:] == [data[-1], made[-1]] and written == made
-    return is_expansion and is_short and 4 * math.prod(made[1:]) >= _LEAST_BYTES
+    is_suitable = is_expansion and is_short and is_narrow
+    return is_suitable and 4 * math.prod(made[1:]) >= _LEAST_BYTES
 
 
 def _is_depthwise(group: Any) -> bool:
