@@ -88,13 +88,13 @@ def _machine(rows: list[report.Row]) -> list[str]:
     for precision, cores in product((FP32, BF16, INT8), _CORES):
         found = chosen(rows, cores, 16, precision)
         if found:
-            said = f"Geometric mean of best / tlmd, {len(found)} models: **{_mean(found)}**."
+            said = f"Geometric mean of best / tlmd, {_models(found)}: **{_mean(found)}**."
             parts += [_title(precision, cores, 16) + said, _table(_WITHOUT_STOCK, found)]
     for cores in _CORES:
         found = [row for row in chosen(rows, cores, 64) if row.get(METASCHEDULE)]
         if found:
             mean = _mean(found, lambda row: row[f"{METASCHEDULE} / tlmd"][0])
-            said = f"Geometric mean of MetaSchedule / tlmd, {len(found)} models: **{mean}**."
+            said = f"Geometric mean of MetaSchedule / tlmd, {_models(found)}: **{mean}**."
             parts += [_title(FP32, cores, 64) + _STOCK + said, _table(_WITH_STOCK, found)]
     budgets = [row for row in rows if row.get("budget_s")]
     if budgets:
@@ -112,6 +112,10 @@ def _mean(
     rows: list[report.Row], ratio: Callable[[report.Row], float] = lambda r: r[_BEST_RATIO]
 ) -> str:
     return f"{report.geometric_mean(map(ratio, rows)):.2f}"
+
+
+def _models(rows: list[report.Row]) -> str:
+    return f"{len(rows)} model{'s' * (len(rows) > 1)}"
 
 
 def summary_table(machines: dict[str, list[report.Row]]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
 import numpy as np
@@ -18,9 +18,11 @@ from tlmd.alternatives.kernel import VectorUnit
 from tlmd.language.sentence import decode, encode
 from tlmd.space import expansions as sketches
 from tlmd.space.space import TaskSpace
-from tlmd.space.target import tvm_target
+from tlmd.space.target import resolve, tvm_target
+from tlmd.types import TargetInfo
 from tlmd.workloads import expansions, lowering
 
+NARROW = resolve('{"kind":"llvm","mcpu":"x86-64-v3"}')
 LARGE = 64  # columns and rows of an image whose expansion to 64 channels has 1 MiB
 
 
@@ -77,14 +79,16 @@ _blocks = st.builds(
 
 
 @settings(deadline=None, max_examples=12)
-@given(_blocks, st.integers(0, 1 << 20))
-def test_random_candidates_are_right_and_can_be_said(block: Block, seed: int) -> None:
+@given(_blocks, st.integers(0, 1 << 20), st.sampled_from((INFO, NARROW)))
+def test_random_candidates_are_right_and_can_be_said(
+    block: Block, seed: int, target: TargetInfo
+) -> None:
     torch.manual_seed(seed)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(expansions, "_LEAST_BYTES", 1)
         model, source = lowered_module(block.network(), (block.image,))
     (task,) = (task for task in model.tasks if task.name.count("conv2d") == 2)
-    space = TaskSpace(task)
+    space = TaskSpace(replace(task, target=target))
     assert len(space.sketches) == 1
     candidate = space.random(Random(seed))
     sentence = encode(space.sketches[0], candidate)
@@ -96,7 +100,7 @@ def test_random_candidates_are_right_and_can_be_said(block: Block, seed: int) ->
     results = []
     for scheduled in (tvm.ir.load_json(task.module), space.finish(candidate).mod):
         tensors = [tvm.runtime.tensor(array) for array in (*arrays[:-1], arrays[-1] * np.nan)]
-        tvm.compile(scheduled, tvm_target(INFO))["main"](*tensors)
+        tvm.compile(scheduled, tvm_target(target))["main"](*tensors)
         results.append(tensors[-1].numpy())
     np.testing.assert_allclose(results[1], results[0], atol=1e-4)
     assert error_of(model, source) < 1e-4

@@ -1,9 +1,9 @@
 """A sketch for an expansion and the depthwise convolution that reads it, as in MobileNet's blocks.
 
 An expansion is a convolution that makes few channels many. Its result can be larger than the
-caches, and only the depthwise convolution needs it. So a strip of rows is computed for one vector
-of channels after the other, and the depthwise convolution reads it from the nearest cache. The rows
-at a strip's edges are computed twice.
+caches, and only the depthwise convolution needs it. So a strip of rows is computed for a few
+channels after the other, one line of a cache, and the depthwise convolution reads it from a near
+cache. The rows at a strip's edges are computed twice.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ _STRIP_BYTES = 400 << 10
 _MOST_COLUMNS, _MOST_UNROLLED = 14, 8
 _OTHERS = 4  # registers of weights and data
 _FEWEST_LANES = 4
+_LINE = 16  # elements of a cache line
 _RANK = 4  # images, rows, columns, channels
 
 
@@ -60,8 +61,10 @@ def sketch(module: Any, unit: VectorUnit, parallel: int, cores: int) -> list[Any
         _inline(program, stages)
     except RuntimeError:  # several blocks use it
         return []
-    most = min(_MOST_COLUMNS, unit.registers - _OTHERS)
-    parts = _tile_depthwise(program, stages.depthwise, _rows(program, stages, cores), most)
+    wide = math.gcd(channels // program.lanes, max(1, _LINE // program.lanes))
+    most = min(_MOST_COLUMNS, (unit.registers - _OTHERS) // wide)
+    rows = _rows(program, stages, wide * program.lanes, cores)
+    parts = _tile_depthwise(program, stages.depthwise, rows, wide, most)
     for name in dict.fromkeys((stages.kept, stages.expansion)):
         schedule.compute_at(program.block(name), parts, preserve_unit_loops=True)
     _tile_expansion(program, stages, most)
@@ -99,21 +102,21 @@ def _extents(program: StageSchedule, name: str) -> list[int]:
     return [int(one.dom.extent) for one in block.iter_vars if int(one.iter_type) == SPATIAL]
 
 
-def _rows(program: StageSchedule, stages: _Stages, cores: int) -> int:
+def _rows(program: StageSchedule, stages: _Stages, together: int, cores: int) -> int:
     """Rows of the result in a strip: those of which the busiest core computes fewest in all.
 
-    The expansion's data and one vector of its result must fit into a near cache, because the data
-    are read again for each vector. The rows at the edges of a strip count, too.
+    The expansion's data and the channels that are computed `together` must fit into a near cache,
+    because the data are read again for the next ones. The rows at the edges of a strip count, too.
     """
     images, rows, _, channels = _extents(program, stages.depthwise)
     _, read, columns, _ = _extents(program, stages.expansion)
     window = program.schedule.get(program.block(stages.depthwise)).iter_vars[_RANK].dom.extent
     data = program.schedule.get(program.block(stages.expansion)).reads[0].source
     step = -(-read // rows)
-    row_bytes = 4 * step * (program.lanes * columns + math.prod(shape_of(data)[1:]) // read)
+    row_bytes = 4 * step * (together * columns + math.prod(shape_of(data)[1:]) // read)
 
     def computed(count: int) -> int:
-        strips = images * (channels // program.lanes) * (rows // count)
+        strips = images * (channels // together) * (rows // count)
         return -(-strips // cores) * (count * step + max(0, int(window) - step))
 
     fitting = [n for n in range(1, rows + 1) if rows % n == 0 and n * row_bytes <= _STRIP_BYTES]
@@ -138,8 +141,8 @@ def _is_padding(program: StageSchedule, name: str) -> bool:
     return len(block.reads) == 1 and shape_of(block.reads[0].source) != _extents(program, name)
 
 
-def _tile_depthwise(program: StageSchedule, name: str, rows: int, most: int) -> Any:
-    """A kernel of columns in the vectors of a strip of rows; the loop over these vectors."""
+def _tile_depthwise(program: StageSchedule, name: str, rows: int, wide: int, most: int) -> Any:
+    """A kernel of columns x `wide` vectors in a strip of rows; the loop over parts of channels."""
     schedule = program.schedule
     loops = list(schedule.get_loops(program.block(name)))
     image, row, column, channel = loops[:_RANK]
@@ -147,14 +150,15 @@ def _tile_depthwise(program: StageSchedule, name: str, rows: int, most: int) -> 
     vectors, lane = program.vectors(channel)
     strips, row = schedule.split(row, [None, rows])
     columns, inner = program.tile(column, 2, most)
-    schedule.reorder(image, strips, vectors, row, columns, *sums, inner, lane)
+    parts, vector = schedule.split(vectors, [None, wide])
+    schedule.reorder(image, strips, parts, row, columns, *sums, inner, vector, lane)
     windows.write(program, name, columns, 2)
-    program.kernel((*windows.unrolled(program, sums), inner), lane)
-    return vectors
+    program.kernel((*windows.unrolled(program, sums), inner, vector), lane)
+    return parts
 
 
 def _tile_expansion(program: StageSchedule, stages: _Stages, most: int) -> None:
-    """A kernel of columns, and with it what is kept of its result."""
+    """A kernel of columns x vectors, and with it what is kept of its result."""
     schedule = program.schedule
     block = program.block(stages.expansion)
     sums = len(schedule.get(block).iter_vars) - _RANK
@@ -163,10 +167,12 @@ def _tile_expansion(program: StageSchedule, stages: _Stages, most: int) -> None:
     *single, innermost = loops[_RANK:]
     columns, inner = program.tile(column, 2, most)
     outer, unrolled = program.tile(innermost, 2, _MOST_UNROLLED)
-    schedule.reorder(image, row, columns, *single, outer, unrolled, inner, channel)
-    program.kernel((*windows.unrolled(program, single), unrolled, inner), channel)
+    vector, lane = program.vectors(channel)
+    schedule.reorder(image, row, columns, *single, outer, unrolled, inner, vector, lane)
+    program.kernel((*windows.unrolled(program, single), unrolled, inner, vector), lane)
     if stages.kept != stages.expansion:
         kept = program.block(stages.kept)
         schedule.reverse_compute_at(kept, columns, preserve_unit_loops=True)
         *_, inner, channel = schedule.get_loops(kept)
-        program.kernel((inner,), channel)
+        vector, lane = program.vectors(channel)
+        program.kernel((inner, vector), lane)
