@@ -27,6 +27,7 @@ from tlmd.workloads.convolution_1d import SingleRows
 from tlmd.workloads.expansions import join_expansions
 from tlmd.workloads.identity import task_id
 from tlmd.workloads.legalisation import own_loops
+from tlmd.workloads.padding import FoldPadding
 from tlmd.workloads.projections import CombineProjections
 from tlmd.workloads.quantisation import IntegerProducts, SpellOutScales
 from tlmd.workloads.transposed_convolution import TransposedConvolutions
@@ -111,7 +112,7 @@ def _graph_passes(
     """Passes over operators, `mutators` last. Their order matters; see the comments."""
     passes = [
         rewrites.apply([IntegerProducts, SpellOutScales] if int8 else [SpellOutScales]),
-        rewrites.apply([rewrites.FoldNormalisation, rewrites.SpellOut]),
+        rewrites.apply([FoldPadding, rewrites.FoldNormalisation, rewrites.SpellOut]),
         rewrites.apply([TransposedConvolutions, SingleRows] if restructure else []),
         rewrites.apply([reshapes.SpellOutMoves, reshapes.FoldMoves]),
         # Directly afterwards; otherwise TVM compiles the dead normalisations to fold them.
