@@ -14,7 +14,8 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tlmd.workloads.rewrites import op_name
 
-_CONVOLUTIONS = {
+_LAYOUTS = ("data_layout", "kernel_layout", "out_layout")
+_CONVOLUTIONS: dict[str, Any] = {
     "relax.nn.conv1d": relax.op.nn.conv1d,
     "relax.nn.conv2d": relax.op.nn.conv2d,
     "relax.nn.conv3d": relax.op.nn.conv3d,
@@ -30,26 +31,27 @@ class FoldPadding(PyExprMutator):  # type: ignore[misc]
 
     def visit_call_(self, call: Any) -> Any:
         make = _CONVOLUTIONS.get(op_name(call))
-        padded = (
-            self.values.get(call.args[0]) if make and isinstance(call.args[0], relax.Var) else None
-        )
-        if op_name(padded) != "relax.nn.pad" or not str(call.attrs.data_layout).startswith("NC"):
+        if make is None or not str(call.attrs.data_layout).startswith("NC"):
             return super().visit_call_(call)
-        widths = [int(width) for width in padded.attrs.pad_width]
-        is_zero = str(padded.attrs.pad_mode) == "constant" and float(padded.attrs.pad_value) == 0
-        if not is_zero or any(widths[:4]) or min(widths) < 0:
+        padded: Any = self.values.get(call.args[0])
+        widths = _zeros(padded)
+        if widths is None:
             return super().visit_call_(call)
-        pixels = widths[4:]
-        more = [*pixels[::2], *pixels[1::2]]  # all that come before, all that come after
-        padding = [
-            int(width) + extra for width, extra in zip(call.attrs.padding, more, strict=True)
-        ]
+        more = [*widths[::2], *widths[1::2]]  # all that come before, all that come after
+        padding = [int(old) + new for old, new in zip(call.attrs.padding, more, strict=True)]
         data, weights = (self.visit_expr(one) for one in (padded.args[0], call.args[1]))
         given = {name: getattr(call.attrs, name) for name in ("strides", "dilation", "groups")}
-        layouts = {
-            name: str(getattr(call.attrs, name))
-            for name in ("data_layout", "kernel_layout", "out_layout")
-        }
+        layouts = {name: str(getattr(call.attrs, name)) for name in _LAYOUTS}
         return make(
             data, weights, padding=padding, out_dtype=call.attrs.out_dtype, **given, **layouts
         )
+
+
+def _zeros(padded: Any) -> list[int] | None:
+    """How many zeros are before and after the pixels in each dimension; None for anything else."""
+    if op_name(padded) != "relax.nn.pad" or str(padded.attrs.pad_mode) != "constant":
+        return None
+    widths = [int(width) for width in padded.attrs.pad_width]
+    if float(padded.attrs.pad_value) != 0 or any(widths[:4]) or min(widths) < 0:
+        return None
+    return widths[4:]
