@@ -68,13 +68,8 @@ def _join(module: IRModule, _context: Any) -> IRModule:
                 return None
             return first if _is_large_expansion(groups[first.op]) else None
 
-    for var, func in module.functions_items():
-        if isinstance(func, relax.Function) and not _is_group(func):
-            visitor = Join(module)
-            visitor.prepare(func)
-            visitor.builder_.update_func(var, visitor.visit_expr(func))
-            module = visitor.builder_.get()
-    return relax.transform.DeadCodeElimination()(module) if made else module
+    joined_module = rewrites.apply([Join])(module)
+    return relax.transform.DeadCodeElimination()(joined_module) if made else module
 
 
 def _is_group(func: Any) -> bool:
