@@ -16,7 +16,6 @@ from tvm.s_tir import Schedule
 
 from tlmd.alternatives import contraction
 from tlmd.alternatives.contraction import shape_of
-from tlmd.alternatives.implementation import SPATIAL
 from tlmd.alternatives.kernel import VectorUnit
 from tlmd.alternatives.scheduling import StageSchedule, block_names, is_spatial
 from tlmd.space import windows
@@ -89,7 +88,7 @@ def _find(program: StageSchedule) -> _Stages | None:
 
 def _is_expansion(block: Any) -> bool:
     """Whether each element is a sum of data times a column of weights."""
-    spatial = [one.var for one in block.iter_vars if int(one.iter_type) == SPATIAL]
+    spatial = [one.var for one in windows.spatial_axes(block)]
     if len(spatial) != _RANK or len(block.reads) != 2:
         return False
     data, weights = (region.region[-1].min for region in block.reads)
@@ -98,8 +97,8 @@ def _is_expansion(block: Any) -> bool:
 
 def _extents(program: StageSchedule, name: str) -> list[int]:
     """Of the result of a block."""
-    block = program.schedule.get(program.block(name))
-    return [int(one.dom.extent) for one in block.iter_vars if int(one.iter_type) == SPATIAL]
+    axes = windows.spatial_axes(program.schedule.get(program.block(name)))
+    return [int(one.dom.extent) for one in axes]
 
 
 def _rows(program: StageSchedule, stages: _Stages, together: int, cores: int) -> int:

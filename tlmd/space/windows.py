@@ -35,7 +35,7 @@ def sketch(module: Any, unit: VectorUnit, parallel: int) -> list[Any]:
     found = [name for name, block in blocks.items() if not is_spatial(block)]
     if len(found) != 1 or not is_by_channel(block := blocks[found[0]]):
         return []
-    lanes = math.gcd(int(_spatial(block)[-1].dom.extent), unit.lanes)
+    lanes = math.gcd(int(spatial_axes(block)[-1].dom.extent), unit.lanes)
     program.unit = replace(unit, lanes=lanes)
     if program.lanes < _FEWEST_LANES:
         return []
@@ -44,18 +44,18 @@ def sketch(module: Any, unit: VectorUnit, parallel: int) -> list[Any]:
             schedule.compute_inline(program.block(name))
     except RuntimeError:  # several blocks use it
         return []
-    _tile(program, found[0], len(_spatial(block)))
+    _tile(program, found[0], len(spatial_axes(block)))
     schedule.annotate(program.block("root"), PARALLEL, parallel)
     return [schedule.trace]
 
 
-def _spatial(block: Any) -> list[Any]:
+def spatial_axes(block: Any) -> list[Any]:
     return [one for one in block.iter_vars if int(one.iter_type) == SPATIAL]
 
 
 def is_by_channel(block: Any) -> bool:
     """Whether each channel of the result, its last dimension, depends on that of the data only."""
-    spatial = _spatial(block)
+    spatial = spatial_axes(block)
     sums = [one for one in block.iter_vars if int(one.iter_type) == REDUCTION]
     ordered = list(block.iter_vars) == [*spatial, *sums]
     if not ordered or len(spatial) < 2 or not block.reads or len(block.writes) != 1:
