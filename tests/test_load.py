@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import tvm
 
 import tlmd
 from tests import difficult_models
@@ -21,11 +23,12 @@ from tlmd.workloads import lowering, torch_frontend, whole_model
 def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A compiled model with keyword inputs and a dataclass as its output."""
     directory = tmp_path_factory.mktemp("out")
-    target = targets.tvm_target(targets.resolve("native", 1))
+    info = targets.resolve("native", 1)
+    target = targets.tvm_target(info)
     source = torch_frontend.from_module("structured", *difficult_models.structured())
     compiled = lowering.compile_model(lowering.lower(source.module, target), target)
     library = whole_model.link(compiled.executable, directory / "model.so")
-    whole_model.write_runners(directory, [source], [library], 1)
+    whole_model.write_runners(directory, [source], [library], info)
     return directory
 
 
@@ -86,3 +89,22 @@ def test_a_folder_without_a_model(out: Path, tmp_path: Path) -> None:
     (tmp_path / "model.json").write_text(json.dumps({"schema": 99}))
     with pytest.raises(BadInput, match="another version"):
         tlmd.load(tmp_path)
+
+
+@pytest.mark.skipif(tvm.cuda(0).exist, reason="there is a card")
+def test_a_model_for_a_card_needs_one(out: Path, tmp_path: Path) -> None:
+    copied = shutil.copytree(out, tmp_path / "out")
+    document = json.loads((copied / "model.json").read_text())
+    assert document["device"] == "cpu"
+    (copied / "model.json").write_text(json.dumps({**document, "device": "cuda"}))
+    with pytest.raises(BadInput, match=r"cannot load .*model\.so; is there a cuda card\?"):
+        tlmd.load(copied)
+
+
+def test_a_model_of_an_older_tlmd_runs_on_the_cpu(out: Path, tmp_path: Path) -> None:
+    copied = shutil.copytree(out, tmp_path / "out")
+    document = json.loads((copied / "model.json").read_text())
+    del document["device"]
+    (copied / "model.json").write_text(json.dumps(document))
+    module, example = inputs()
+    torch.testing.assert_close(tlmd.load(copied)(**example).scores, module(**example).scores)

@@ -120,7 +120,7 @@ def test_a_rival_that_is_faster_inside_is_exported(
         once.direct.id: "packed",
     }
     (library,) = libraries.tuned(models, found, tmp_path / "out")
-    whole_model.write_runners(tmp_path / "out", [lowered.source], [library.path], 1)
+    whole_model.write_runners(tmp_path / "out", [lowered.source], [library.path], INFO)
     want = network(X).detach().numpy()
     np.testing.assert_allclose(tlmd.load(tmp_path / "out")(X.numpy()), want, atol=1e-5)
 

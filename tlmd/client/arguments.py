@@ -69,7 +69,9 @@ def add_model(parser: argparse.ArgumentParser) -> None:
         help="bf16: GEMMs, convolutions and attention may round what they multiply; "
         "int8: quantised models (QDQ) multiply integers (default fp32)",
     )
-    parser.add_argument("--target", default="native", help="'native' or a TVM target as JSON")
+    parser.add_argument(
+        "--target", default="native", help="'native', 'cuda' or a TVM target as JSON"
+    )
 
 
 def model_spec(options: argparse.Namespace) -> ModelSpec:

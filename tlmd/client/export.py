@@ -15,7 +15,7 @@ from tlmd.alternatives import packed, words
 from tlmd.client import libraries, model_choice, reports
 from tlmd.client.tune_result import TuneResult, check_out
 from tlmd.errors import BadInput, Failed
-from tlmd.measure.cores import plan_cores
+from tlmd.measure.cores import CARD, card_cores, plan_cores
 from tlmd.measure.peak import measure_roofline
 from tlmd.measure.program import traffic
 from tlmd.measure.slot_lock import exclusively, slot_lock
@@ -101,7 +101,8 @@ def deliver(
     """
     target = states[0].task.target
     result = reports.Result(models[0].spec.name, target, _version(states), states)
-    cores = plan_cores(run=target.cores).run
+    is_card = target.device == CARD
+    cores = card_cores(None, 0).run if is_card else plan_cores(run=target.cores).run
     with tempfile.TemporaryDirectory(prefix="tlmd-") as name:
         scratch = Path(name)
         folder = out or scratch / "out"
@@ -115,12 +116,18 @@ def deliver(
             result.shares = _shares(result, target, cores)
             times = [
                 whole_model.measure(
-                    plain, one.path, model.spec, model.source.random_inputs(0), cores, scratch
+                    plain,
+                    one.path,
+                    model.spec,
+                    model.source.random_inputs(0),
+                    cores,
+                    scratch,
+                    target.device,
                 )
                 for model, plain, one in zip(models, untuned, tuned, strict=True)
             ]
         sources, paths = [model.source for model in models], [one.path for one in tuned]
-        whole_model.write_runners(folder, sources, paths, target.cores)
+        whole_model.write_runners(folder, sources, paths, target)
         if lowered and out is not None:
             _write_lowered(models, result, out)
     document = result.summary(time.monotonic() - started_at, (times[0], tuned[0]))

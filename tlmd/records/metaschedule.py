@@ -17,7 +17,8 @@ from tlmd.errors import BadInput, Failed
 from tlmd.types import Task
 
 WORKLOADS, RECORDS = "database_workload.json", "database_tuning_record.json"
-_FAILED_S = 1e9  # MetaSchedule writes 1e10 seconds for a program that failed
+_FAILED_S = 1e9  # MetaSchedule writes 1e10 seconds for a program that failed, and applies no such
+_UNKNOWN_S = _FAILED_S  # of a program that was not timed: applied where there is no other
 # TVM ignores a record with an empty trace. This trace has one instruction, which changes nothing.
 UNSCHEDULED = '[[["GetSBlock",[],["root","main"],["b0"]]],[]]'
 
@@ -45,7 +46,7 @@ def commit(database: Any, task: Task, trace: str, seconds: float, target: Any) -
         from tlmd.space.schedule import finish
 
         finish(schedule, task.target)
-    seconds = seconds if math.isfinite(seconds) else _FAILED_S * 10
+    seconds = seconds if math.isfinite(seconds) else _UNKNOWN_S
     record = ms.database.TuningRecord(schedule.trace, workload, [seconds], target, arguments)
     database.commit_tuning_record(record)
 

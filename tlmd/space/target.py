@@ -44,7 +44,7 @@ def resolve(spec: str, cores: int = 1) -> TargetInfo:
     except Exception as error:  # TVM raises several kinds for an unknown target
         reason = str(error).strip().splitlines()[-1][:160] if str(error).strip() else "rejected"
         raise BadInput(
-            f"unknown target {spec!r} ({reason}); use 'native' or a TVM target as JSON, "
+            f"unknown target {spec!r} ({reason}); use 'native', 'cuda' or a TVM target as JSON, "
             'such as \'{"kind":"llvm","mcpu":"znver4"}\''
         ) from error
     return _describe(target)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -19,6 +20,7 @@ from tlmd.workloads.huge_pages import in_huge_pages
 from tlmd.workloads.sources import InputInfo, SourceModel, numpy_dtype
 from tlmd.workloads.torch_tensors import to_numpy
 
+CPU = "cpu"
 _FILE = "model.json"
 _SCHEMA = 1
 _ALIGNED = 64  # bytes; TVM's programs read vectors from aligned memory
@@ -29,11 +31,13 @@ def write(
     source: SourceModel,
     libraries: Sequence[tuple[str, tuple[InputInfo, ...]]],
     threads: int,
+    device: str,
 ) -> None:
-    """Write ``model.json``: how the libraries of `directory` are called."""
+    """Write ``model.json``: how the libraries of `directory` are called, and on which device."""
     document = {
         "schema": _SCHEMA,
         "model": source.name,
+        "device": device,
         "threads": threads,
         "libraries": [
             {"file": file, "inputs": [[i.name, list(i.shape), i.dtype] for i in inputs]}
@@ -46,21 +50,34 @@ def write(
 
 
 class Library:
-    """One compiled function for fixed shapes: flat lists of tensors in and out. Thread-safe."""
+    """One compiled function for fixed shapes: flat lists of tensors in and out. Thread-safe.
 
-    def __init__(self, machine: Any, inputs: tuple[InputInfo, ...]) -> None:
+    `device`: where `machine` runs, a kind of device of TVM.
+    """
+
+    def __init__(self, machine: Any, inputs: tuple[InputInfo, ...], device: str = CPU) -> None:
         self.inputs = inputs
         self._machine = machine
+        self._device = device
         self._lock = threading.Lock()
 
     def __call__(self, tensors: Sequence[Any]) -> list[Any]:
-        """Run it. Outputs are torch tensors if an input was one, else numpy arrays."""
-        arrays = [_as_tvm(value, info) for value, info in zip(tensors, self.inputs, strict=True)]
+        """Run it. Outputs are torch tensors if an input was one, else numpy arrays.
+
+        They are on the card if the model runs there and an input was there, too.
+        """
+        pairs = zip(tensors, self.inputs, strict=True)
+        arrays = [_as_tvm(value, info, self._device) for value, info in pairs]
         with self._lock:
             found = self._machine["main"](*arrays)
         flat = [found] if hasattr(found, "numpy") else list(found)
-        wants_torch = any(_is_torch(value) for value in tensors)
-        return [_result(output, wants_torch) for output in flat]
+        torch_devices = {value.device.type for value in tensors if _is_torch(value)}
+        if not torch_devices:
+            return [output.numpy() for output in flat]
+        from_dlpack = sys.modules["torch"].from_dlpack
+        if self._device not in torch_devices:
+            flat = [on_device(output, CPU) for output in flat]
+        return [from_dlpack(output) for output in flat]
 
 
 def use_threads(count: int) -> None:
@@ -69,13 +86,25 @@ def use_threads(count: int) -> None:
     os.environ.setdefault("TVM_BIND_THREADS", "0")
 
 
-def load_machine(library: Path) -> Any:
-    """A virtual machine of TVM that runs a library; its weights are in huge pages."""
+def load_machine(library: Path, device: str = CPU) -> Any:
+    """A virtual machine of TVM that runs a library; weights of a CPU are in huge pages.
+
+    `device` is a kind of device of TVM, such as ``cpu`` or ``cuda``: its first one.
+    """
     import tvm
     from tvm import relax
 
-    with in_huge_pages():
-        return relax.VirtualMachine(tvm.runtime.load_module(str(library)), tvm.cpu())
+    with in_huge_pages() if device == CPU else contextlib.nullcontext():
+        return relax.VirtualMachine(tvm.runtime.load_module(str(library)), tvm.device(device))
+
+
+def on_device(tensor: Any, device: str) -> Any:
+    """A tensor of TVM on a kind of device; without a copy if it is there."""
+    import tvm
+
+    wanted = tvm.device(device)
+    is_there = tensor.device.dlpack_device_type() == wanted.dlpack_device_type()
+    return tensor if is_there else tensor.copyto(wanted)
 
 
 class CompiledModel:
@@ -88,6 +117,7 @@ class CompiledModel:
     def __init__(self, directory: Path) -> None:
         document = _read(directory)
         use_threads(document["threads"])
+        device = document.get("device", CPU)
         self._call = CallStructure.from_json(document["call"])
         self._outputs = Node.from_json(document["outputs"])
         self._libraries: list[Library] = []
@@ -95,10 +125,11 @@ class CompiledModel:
             path = directory / library["file"]
             infos = tuple(InputInfo(n, tuple(s), dtype) for n, s, dtype in library["inputs"])
             try:
-                machine = load_machine(path)
+                machine = load_machine(path, device)
             except Exception as error:
-                raise BadInput(f"cannot load {path}; tune the model again") from error
-            self._libraries.append(Library(machine, infos))
+                hint = "tune the model again" if device == CPU else f"is there a {device} card?"
+                raise BadInput(f"cannot load {path}; {hint}") from error
+            self._libraries.append(Library(machine, infos, device))
 
     @property
     def inputs(self) -> list[tuple[InputInfo, ...]]:
@@ -142,15 +173,17 @@ def _is_torch(value: Any) -> bool:
     return "torch" in sys.modules and isinstance(value, sys.modules["torch"].Tensor)
 
 
-def _as_tvm(value: Any, info: InputInfo) -> Any:
-    """An input as TVM's tensor; without a copy where its memory is aligned and contiguous."""
+def _as_tvm(value: Any, info: InputInfo, device: str) -> Any:
+    """An input as TVM's tensor; without a copy where it is there, aligned and contiguous."""
     import tvm
 
     if _is_torch(value):
-        value = value.detach().cpu().contiguous()
+        value = value.detach().contiguous()
+        if value.device.type != device:
+            value = value.cpu()
         dtype = str(value.dtype).removeprefix("torch.")
         if dtype == info.dtype and value.data_ptr() % _ALIGNED == 0 and value.numel():
-            return tvm.runtime.from_dlpack(value)
+            return on_device(tvm.runtime.from_dlpack(value), device)
         value = to_numpy(value)
     array = np.asarray(value)
     if array.dtype.name != info.dtype:
@@ -158,10 +191,4 @@ def _as_tvm(value: Any, info: InputInfo) -> Any:
         if not np.can_cast(array.dtype, wanted):
             raise TypeError(f"{info.name} must have dtype {info.dtype}, not {array.dtype.name}")
         array = array.astype(wanted)
-    return tvm.runtime.tensor(np.ascontiguousarray(array))
-
-
-def _result(output: Any, wants_torch: bool) -> Any:
-    if not wants_torch:
-        return output.numpy()
-    return sys.modules["torch"].from_dlpack(output)
+    return tvm.runtime.tensor(np.ascontiguousarray(array), tvm.device(device))

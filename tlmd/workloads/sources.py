@@ -56,6 +56,9 @@ class SourceModel:
     example: tuple[np.ndarray, ...] = ()
     """The inputs that came with the model. Empty: it has none."""
 
+    torch_module: Any = None
+    """The original in PyTorch, with the inputs of `reference`. None: it is not of PyTorch."""
+
     def random_inputs(self, seed: int) -> list[np.ndarray]:
         """One array per input: normally distributed floats, or integers in the input's range."""
         generator = np.random.default_rng(seed)

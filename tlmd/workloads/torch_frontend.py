@@ -57,7 +57,8 @@ def from_module(name: str, module: Any, example: Any, shapes: Shapes | None = No
     relax = import_program(name, program)
     infos = input_infos(name, relax, tensors, call.input_names())
     example_arrays = tuple(to_numpy(tensor) for tensor in tensors)
-    return SourceModel(name, relax, infos, _torch_reference(flat), call, node, example_arrays)
+    reference = _torch_reference(flat)
+    return SourceModel(name, relax, infos, reference, call, node, example_arrays, flat)
 
 
 def load_pt2(path: Path, shapes: Shapes | None) -> SourceModel:

@@ -21,6 +21,7 @@ import numpy as np
 from tlmd import wire
 from tlmd.errors import Failed
 from tlmd.model_spec import ModelSpec
+from tlmd.types import TargetInfo
 from tlmd.workloads import compiled_model, timing_process
 from tlmd.workloads.sources import SourceModel
 
@@ -52,15 +53,19 @@ def example(shape, dtype):
 def main():
     given = np.load(sys.argv[1]) if len(sys.argv) > 1 else {{}}
     arrays = [given[n] if n in given else example(s, d) for n, s, d in INPUTS]
-    vm = relax.VirtualMachine(tvm.runtime.load_module(str(HERE / "model.so")), tvm.cpu())
-    tensors = [tvm.runtime.tensor(a) for a in arrays]
+    device = tvm.device("{device}")
+    vm = relax.VirtualMachine(tvm.runtime.load_module(str(HERE / "model.so")), device)
+    tensors = [tvm.runtime.tensor(a, device) for a in arrays]
     outputs = vm["main"](*tensors)
+    device.sync()
     begin = time.perf_counter()
     vm["main"](*tensors)
+    device.sync()
+    seconds = time.perf_counter() - begin
     outputs = [outputs] if hasattr(outputs, "numpy") else list(outputs)
     for index, output in enumerate(outputs):
         print(f"output {{index}}: shape {{tuple(output.shape)}}, dtype {{output.dtype}}")
-    print(f"one run: {{(time.perf_counter() - begin) * 1e3:.3f}} ms")
+    print(f"one run: {{seconds * 1e3:.3f}} ms")
 
 
 if __name__ == "__main__":
@@ -100,17 +105,19 @@ def link(executable: Any, library: Path) -> Path:
 
 
 def write_runners(
-    directory: Path, sources: Sequence[SourceModel], libraries: Sequence[Path], threads: int
+    directory: Path, sources: Sequence[SourceModel], libraries: Sequence[Path], target: TargetInfo
 ) -> None:
     """Write ``run.py``, which runs the first library, and ``model.json`` for `tlmd.load`.
 
-    `threads` is how many threads the model was tuned for. Raises `Failed` if writing fails.
+    The libraries were compiled for `target`. Raises `Failed` if writing fails.
     """
     listing = [(i.name, i.shape, i.dtype) for i in sources[0].inputs]
     named = [(path.name, source.inputs) for path, source in zip(libraries, sources, strict=True)]
     try:
-        (directory / "run.py").write_text(RUN_PY.format(inputs=listing, threads=threads))
-        compiled_model.write(directory, sources[0], named, threads)
+        (directory / "run.py").write_text(
+            RUN_PY.format(inputs=listing, threads=target.cores, device=target.device)
+        )
+        compiled_model.write(directory, sources[0], named, target.cores, target.device)
     except OSError as error:
         raise Failed(f"cannot write to {directory}: {error.strerror or error}") from error
 
@@ -122,13 +129,16 @@ def measure(
     inputs: list[np.ndarray],
     run_cores: tuple[int, ...],
     scratch: Path,
+    device: str = compiled_model.CPU,
 ) -> WholeModelTimes:
     """Time both libraries and the original in one process that is pinned to `run_cores`.
 
-    `spec` is the model, which the process loads again to run the original. Raises `Failed` if the
-    process fails, or if outputs of the tuned model are wrong (not finite).
+    All run on `device`, with their inputs there. `spec` is the model, which the process loads again
+    to run the original. Raises `Failed` if the process fails, or if outputs of the tuned model are
+    wrong (not finite).
     """
     plan = {"untuned": str(untuned), "tuned": str(tuned), "spec": wire.pack(spec).hex()}
+    plan["device"] = device
     module, doing = "tlmd.workloads.whole_model", "timing the whole model"
     times = WholeModelTimes(**timing_process.run(module, plan, inputs, run_cores, scratch, doing))
     if not math.isfinite(times.max_abs_err):
@@ -141,8 +151,9 @@ def measure(
 def _main(plan_path: str) -> None:
     plan, inputs = timing_process.begin(plan_path)
     spec = wire.unpack(ModelSpec, bytes.fromhex(plan["spec"]))
-    original, torch_run = _original(spec, inputs, len(plan["cores"]))
-    untuned, tuned = _virtual_machine(plan["untuned"]), _virtual_machine(plan["tuned"])
+    device = plan["device"]
+    original, torch_run = _original(spec, inputs, len(plan["cores"]), device)
+    untuned, tuned = (_virtual_machine(plan[name], device) for name in ("untuned", "tuned"))
     runs: dict[str, Callable[[], Any]] = {
         "untuned": lambda: untuned(inputs),
         "tuned": lambda: tuned(inputs),
@@ -176,15 +187,15 @@ def _interleave(runs: dict[str, Callable[[], Any]], budget_s: float = 8.0) -> di
     return best
 
 
-def _virtual_machine(library: str) -> Callable[[list[np.ndarray]], list[np.ndarray]]:
+def _virtual_machine(library: str, device: str) -> Callable[[list[np.ndarray]], list[np.ndarray]]:
     import tvm
 
-    machine = compiled_model.load_machine(Path(library))
+    machine, placed = compiled_model.load_machine(Path(library), device), tvm.device(device)
     tensors: dict[int, Any] = {}
 
     def run(inputs: list[np.ndarray]) -> list[np.ndarray]:
         if not tensors:
-            tensors.update(enumerate(tvm.runtime.tensor(a) for a in inputs))
+            tensors.update(enumerate(tvm.runtime.tensor(a, placed) for a in inputs))
         outputs = machine["main"](*tensors.values())
         listed = [outputs] if hasattr(outputs, "numpy") else list(outputs)
         return [o.numpy() for o in listed]
@@ -193,11 +204,12 @@ def _virtual_machine(library: str) -> Callable[[list[np.ndarray]], list[np.ndarr
 
 
 def _original(
-    spec: ModelSpec, inputs: list[np.ndarray], threads: int
+    spec: ModelSpec, inputs: list[np.ndarray], threads: int, device: str
 ) -> tuple[list[np.ndarray] | None, Callable[[], Any] | None]:
-    """The outputs of the original, and a function that runs it in PyTorch eager mode.
+    """The outputs of the original, and a function that runs it in PyTorch eager mode on `device`.
 
-    The outputs are None if the original cannot be run, the function also if it is an ONNX file.
+    The outputs are None if the original cannot be run, the function also if it is not of PyTorch,
+    or if this PyTorch has no such device.
     """
     from tlmd.workloads import frontends
 
@@ -212,8 +224,31 @@ def _original(
         outputs = [np.asarray(o) for o in reference(*inputs)]
     except Exception:  # random inputs need not be valid for it; that was told at the start
         return None, None
-    is_torch = not spec.name.endswith(".onnx")
-    return outputs, (lambda: reference(*inputs)) if is_torch else None
+    if model.torch_module is None:
+        return outputs, None
+    if device == compiled_model.CPU:
+        return outputs, lambda: reference(*inputs)
+    return outputs, _on_card(model.torch_module, inputs, device)
+
+
+def _on_card(
+    module: Any, inputs: list[np.ndarray], device: str
+) -> Callable[[], list[np.ndarray]] | None:
+    """A function that runs a PyTorch module on a card, where its weights and inputs stay."""
+    import torch
+
+    from tlmd.workloads.torch_tensors import to_numpy, to_torch
+
+    if not torch.cuda.is_available():
+        return None
+    tensors = [to_torch(array).to(device) for array in inputs]
+    module.to(device)
+
+    def run() -> list[np.ndarray]:
+        with torch.no_grad():
+            return [to_numpy(output) for output in module(*tensors)]
+
+    return run
 
 
 def _largest_error(actual: list[np.ndarray], expected: list[np.ndarray]) -> float:

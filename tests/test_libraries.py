@@ -1,0 +1,74 @@
+"""Compiled models of jobs that are not finished: every function has a program that runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+import tvm
+
+from tests import small_network
+from tests.card_daemon import CARD
+from tlmd.client import libraries
+from tlmd.client.reports import Result
+from tlmd.model_spec import ModelSpec
+from tlmd.pipeline.task_state import TaskState
+from tlmd.space.space import TaskSpace
+from tlmd.space.target import resolve
+from tlmd.types import Baseline, Outcome, Record, Status, TargetInfo, Task
+from tlmd.workloads import compiled_model, torch_frontend, whole_model
+from tlmd.workloads.preparation import LoweredModel, lower_source
+
+
+def lowered_for(target: TargetInfo) -> LoweredModel:
+    source = torch_frontend.from_module("network", *small_network.make())
+    return lower_source(ModelSpec("network"), source, target)
+
+
+def measured(task: Task, seconds: float, baseline_s: float) -> TaskState:
+    space = TaskSpace(task)
+    drawn = (space.random(Random(seed), 0) for seed in range(100))
+    candidate = next(c for c in drawn if space.sketches[0].allows(c.decisions))
+    outcome = Outcome(Status.OK, (seconds,), verified=True, low=seconds, high=seconds)
+    baseline = Baseline(task.id, baseline_s, task.target.fingerprint)
+    return TaskState(task, [Record(candidate, outcome)], baseline)
+
+
+def test_tasks_that_were_not_measured_yet_keep_the_default(tmp_path: Path) -> None:
+    target = resolve("native", 1)
+    model = lowered_for(target)
+    first, *others = model.tasks
+    states = [measured(first, 1e-6, 1.0), *(TaskState(task, [], None) for task in others)]
+    (library,) = libraries.tuned([model], Result("network", target, 0, states), tmp_path)
+    machine = compiled_model.load_machine(library.path)
+    inputs = model.source.random_inputs(0)
+    found = machine["main"](*map(tvm.runtime.tensor, inputs))
+    assert model.source.reference is not None
+    (want,) = model.source.reference(*inputs)
+    np.testing.assert_allclose(found[0].numpy(), want, rtol=1e-4, atol=1e-5)
+
+
+def test_for_a_card_what_has_no_faster_program_is_bound_to_threads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = lowered_for(CARD)
+    first, second, *others = model.tasks
+    states = [measured(first, 1e-6, 1.0), measured(second, 1.0, 1e-6)]
+    states += [TaskState(task, [], None) for task in others]
+    executables = []
+    monkeypatch.setattr(whole_model, "link", lambda made, _path: executables.append(made))
+    (compiled,) = libraries.tuned([model], Result("network", CARD, 0, states), tmp_path)
+    assert (compiled.functions, compiled.functions_with_record) == (len(model.tasks), 1)
+    source = cuda_source(executables[0].mod)
+    # Without a kernel the host itself would write to the memory of the card.
+    for task in model.tasks:
+        assert f"{task.name}_kernel" in source, task.name
+
+
+def cuda_source(module: Any) -> str:
+    """The source code of all modules for CUDA below `module`."""
+    own = module.inspect_source() if module.kind == "cuda" else ""
+    return "".join([own, *map(cuda_source, module.imports)])
