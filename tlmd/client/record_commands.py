@@ -63,11 +63,13 @@ def _records(options: argparse.Namespace) -> int:
     config = configuration.load(options.config)
     from tlmd.client.output_capture import captured_output
     from tlmd.measure.cores import plan_cores
+    from tlmd.space import tvm_alone
     from tlmd.state_dir import default_state_dir, make_state_dir
 
     cores = plan_cores(run=config.measure.run_cores or None)
     state = make_state_dir(options.state_dir or default_state_dir())
     with captured_output(state / "logs" / "records.log"):
+        tvm_alone.import_tvm()
         from tlmd.client import interchange
 
         if options.action == "import":
@@ -144,12 +146,14 @@ def _measure(options: argparse.Namespace) -> int:
 
     config = configuration.load(options.config)
     from tlmd.client.output_capture import captured_output
+    from tlmd.space import tvm_alone
     from tlmd.state_dir import default_state_dir
 
     state = Path(options.state_dir or default_state_dir()).absolute()
     if not (state / "records.sqlite").exists():
         raise BadInput(f"{state} holds no records; `tlmd tune` measures some")
     with captured_output(state / "logs" / "measure.log"):
+        tvm_alone.import_tvm()
         from tlmd.client.measure_record import measure_record
 
         measured = measure_record(state, options.record, config)

@@ -1,4 +1,4 @@
-"""Importing TVM without torch, for processes that measure and never need torch.
+"""Importing TVM without torch, for processes of tlmd that need no model of PyTorch.
 
 TVM's foreign function interface imports torch where it is installed: 2.4 s instead of 0.7 s, and
 200 MB. Call `import_tvm` before any other module of tlmd imports TVM.

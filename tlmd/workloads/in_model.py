@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from tlmd.space import tvm_alone
 from tlmd.workloads import timing_process
 
 _TURNS, _TURN_S = 12, 0.05
@@ -80,6 +81,7 @@ class _Timed:
 
 def _main(plan_path: str) -> None:
     plan, inputs = timing_process.begin(plan_path)
+    tvm_alone.import_tvm()
     timed = [_Timed(library, inputs) for library in plan["libraries"]]
     turns: list[Turns] = [[] for _ in timed]
     begin = time.perf_counter()
