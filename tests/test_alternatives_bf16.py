@@ -22,7 +22,13 @@ from tvm import te
 from tests.alternative_programs import direct_outputs, run
 from tlmd.alternatives import bfloat16
 from tlmd.alternatives.packed import WORDS
-from tlmd.alternatives.transforms import ATTENTION_BF16, MULTIPLIED, PACKED_BF16, transform
+from tlmd.alternatives.transforms import (
+    ATTENTION_BF16,
+    MULTIPLIED,
+    NEIGHBOURS_BF16,
+    PACKED_BF16,
+    transform,
+)
 from tlmd.alternatives.words import registration
 from tlmd.errors import BadInput
 from tlmd.language.sentence import decode, encode
@@ -52,6 +58,14 @@ def rounding() -> Any:
     return tvm.compile(te.create_prim_func([given_numbers, pairs]), target="llvm")
 
 
+@pytest.fixture(scope="module")
+def positive() -> Any:
+    """The same for numbers that are not negative, of which those of a pair are 32 apart."""
+    numbers = te.placeholder((64,), "float32")
+    pairs = te.compute((32,), lambda i: bfloat16.pair_of_positive(numbers[i], numbers[i + 32]))
+    return tvm.compile(te.create_prim_func([numbers, pairs]), target="llvm")
+
+
 @settings(deadline=None)
 @given(bits)
 def test_numbers_are_rounded_to_the_nearest(rounding: Any, bits: Any) -> None:
@@ -65,29 +79,53 @@ def test_numbers_are_rounded_to_the_nearest(rounding: Any, bits: Any) -> None:
     assert (halves == want.view(np.uint16))[~nan].all()
 
 
-@given(st.integers(1, 9), st.integers(1, 50), st.integers(1, 3))
-def test_weights_lie_in_pairs(pairs: int, columns: int, vectors: int) -> None:
+@settings(deadline=None)
+@given(bits)
+def test_numbers_that_are_not_negative_are_rounded_in_fewer_steps(positive: Any, bits: Any) -> None:
+    given_numbers = np.where(np.isnan(bits.view(np.float32)), bits, bits & 0x7FFFFFFF)
+    got = tvm.runtime.tensor(np.zeros(32, np.uint32))
+    positive["main"](tvm.runtime.tensor(given_numbers.view(np.float32)), got)
+    halves = got.numpy().view(np.uint16).reshape(32, 2).T.reshape(64)
+    nan = np.isnan(given_numbers.view(np.float32))
+    assert np.isnan(halves.view(ml_dtypes.bfloat16).astype(np.float32))[nan].all()
+    assert (halves == (given_numbers + np.uint32(0x8000)) >> 16)[~nan].all()
+
+
+@given(st.integers(1, 4), st.integers(1, 9), st.integers(1, 50), st.integers(1, 3))
+def test_weights_lie_in_pairs(taps: int, pairs: int, columns: int, vectors: int) -> None:
     width = 16 * vectors
     panels = -(-columns // width)
-    weights = np.arange(1, 2 * pairs * columns + 1, dtype="float32").reshape(1, 2 * pairs, columns)
-    got = transform(PACKED_BF16, weights, (panels, pairs, width))
-    assert got.dtype == np.uint32 and got.shape == (panels, pairs, width)
-    halves = got.view(np.uint16).reshape(panels, pairs, width, 2).view(ml_dtypes.bfloat16)
+    channels = 2 * pairs
+    numbers = np.arange(1, taps * channels * columns + 1, dtype="float32")
+    weights = numbers.reshape(taps, channels, columns)
+    got = transform(PACKED_BF16, weights, (panels, taps * pairs, width))
+    assert got.dtype == np.uint32 and got.shape == (panels, taps * pairs, width)
+    halves = got.view(np.uint16).reshape(panels, taps, pairs, width, 2).view(ml_dtypes.bfloat16)
+    short = weights.astype(ml_dtypes.bfloat16).reshape(taps, 2, pairs, columns)
     for column in range(columns):
-        want = weights[0, :, column].astype(ml_dtypes.bfloat16).reshape(pairs, 2)
-        assert (halves[column // width, :, column % width] == want).all()
+        found = halves[column // width, :, :, column % width]
+        assert (found.transpose(0, 2, 1) == short[..., column]).all()
+
+
+def test_weights_of_earlier_versions_are_pairs_of_neighbours() -> None:
+    weights = np.arange(1, 4 * 16 + 1, dtype="float32").reshape(1, 4, 16)
+    got = transform(NEIGHBOURS_BF16, weights, (1, 2, 16)).view(np.uint16).reshape(2, 16, 2)
+    want = weights.astype(ml_dtypes.bfloat16).view(np.uint16).reshape(2, 2, 16)
+    assert (got.transpose(0, 2, 1) == want).all()
 
 
 class Network(nn.Module):
-    """A convolution with padded rows, pixels and words, attention, a GEMM with padded columns."""
+    """A convolution with padded rows, pixels and words, a grouped one, attention, a GEMM with padded
+    columns."""
 
     def __init__(self) -> None:
         super().__init__()
         self.first = nn.Conv2d(3, 64, 3, padding=1)
+        self.grouped = nn.Conv2d(64, 64, 3, padding=1, groups=8)
         self.second = nn.Linear(64, 24)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = torch.relu(self.first(x)).flatten(2).permute(0, 2, 1)
+        x = torch.relu(self.grouped(torch.relu(self.first(x)))).flatten(2).permute(0, 2, 1)
         x = x.reshape(1, -1, 2, 32).permute(0, 2, 1, 3)
         x = nn.functional.scaled_dot_product_attention(x, x, x)
         return torch.relu(self.second(x.permute(0, 2, 1, 3).reshape(-1, 64)) + 1)
@@ -107,7 +145,7 @@ def tasks(model: LoweredModel) -> list[Task]:
 
 @needs_bf16
 def test_candidates_are_right_and_can_be_said(tasks: list[Task]) -> None:
-    assert sorted(task.alternative for task in tasks) == [ATTENTION_BF16, *2 * [PACKED_BF16]]
+    assert sorted(task.alternative for task in tasks) == [ATTENTION_BF16, *3 * [PACKED_BF16]]
     for task in tasks:
         given_arrays, want = direct_outputs(task, INFO)
         space, rng = TaskSpace(task), Random(0)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import operator
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -120,10 +121,16 @@ class Attention:
         scores = self._scores(query, key, self.scale * unit)
         if bias:
             scores = self._biased(scores, *bias)
-        highest = self._reduced(scores, maximum, *MAXIMA)
+        highest = self._reduced(scores, self.padded_keys, maximum, *MAXIMA)
         weights = self._weights(scores, highest, LOG2_E / unit)
-        total = self._reduced(weights, te.sum, *SUMS)
-        context = self._context(weights, value)
+        if self.bf16:
+            short = self._pairs(weights)
+            pairs = self.padded_keys // bfloat16.PAIR
+            total = self._reduced(lambda *at: bfloat16.added(short[at]), pairs, te.sum, *SUMS)
+            context = self._short_context(short, value)
+        else:
+            total = self._reduced(weights, self.padded_keys, te.sum, *SUMS)
+            context = self._context(weights, value)
         heads = self.query.size("H")
 
         def placed(image: Any, row: Any, head: Any, column: Any) -> Any:
@@ -161,45 +168,38 @@ class Attention:
         return operand.read(tensor, **at, D=column)
 
     def _scores(self, query: Any, key: Any, factor: float) -> Any:
-        depth, groups = self.key.size("D"), self.key.size("B") * self.key.size("H")
+        depth = self.key.size("D") // (bfloat16.PAIR if self.bf16 else 1)
+        groups = self.key.size("B") * self.key.size("H")
         shared, times = self.query.size("H") // self.key.size("H"), tirx.const(factor, DTYPE)
         panels = te.compute(
-            long((groups, self.padded_keys // self.panel, depth // self._together, self.panel)),
+            long((groups, self.padded_keys // self.panel, depth, self.panel)),
             lambda g, p, d, c: self._one_or_pair(
-                lambda at: self._of_key(self.key, key, g, p * self.panel + c, at) * times, d
+                lambda at: self._of_key(self.key, key, g, p * self.panel + c, at) * times, d, depth
             ),
             name=KEYS,
         )
-        element_axis = axis(depth // self._together, "d")
+        element_axis = axis(depth, "d")
+        product = bfloat16.product if self.bf16 else operator.mul
 
         def of_query(group: Any, row: Any, index: Any) -> Any:
             at = self._head(group, self.query) | {"L": self._row(row)}
-            return self._one_or_pair(lambda d: self.query.read(query, **at, D=d), index)
+            return self._one_or_pair(lambda d: self.query.read(query, **at, D=d), index, depth)
 
         if self.bf16:
-            of_query = self._stage((depth // self._together,), of_query, QUERY)
+            of_query = self._stage((depth,), of_query, QUERY)
 
         def score(group: Any, row: Any, index: Any) -> Any:
             element = of_query(group, row, element_axis)
             of_keys = panels[group // shared, index // self.panel, element_axis, index % self.panel]
-            return te.sum(self._product(element, of_keys), axis=element_axis)
+            return te.sum(product(element, of_keys), axis=element_axis)
 
         return self._stage((self.padded_keys,), score, SCORES)
 
-    @property
-    def _together(self) -> int:
-        """Elements that are multiplied as one."""
-        return bfloat16.PAIR if self.bf16 else 1
-
-    def _product(self, one: Any, other: Any) -> Any:
-        return bfloat16.product(one, other) if self.bf16 else one * other
-
-    def _one_or_pair(self, element: Callable[[Any], Any], index: Any) -> Any:
-        """``element(index)``, or the pair with this index."""
+    def _one_or_pair(self, element: Callable[[Any], Any], index: Any, count: int) -> Any:
+        """``element(index)``, or the pair with this index of `count` pairs."""
         if not self.bf16:
             return element(index)
-        first = index * bfloat16.PAIR
-        return bfloat16.pair(element(first), element(first + 1))
+        return bfloat16.pair(element(index), element(index + count))
 
     def _biased(self, scores: Any, *bias: Any) -> Any:
         def biased(group: Any, row: Any, index: Any) -> Any:
@@ -228,12 +228,11 @@ class Attention:
             (self.padded_keys,), lambda g, i, j: power_of_two(exponents[g, i, j]), WEIGHTS
         )
 
-    def _reduced(self, values: Any, combine: Any, *names: str) -> Any:
-        """A value for each row, in three steps with these `names`: of each lane, of each of a few
-        lanes, of all. So the first two work on vectors. LLVM gathers where it adds whole vectors.
-        """
-        lanes = self.lanes
-        found = self._folded(values, combine, self.padded_keys, lanes, names[0])
+    def _reduced(self, values: Any, extent: int, combine: Any, *names: str) -> Any:
+        """Combine `extent` values of each row, in three steps with these `names`: of each lane, of
+        each of a few lanes, of all. So the first two work on vectors; LLVM gathers to add one."""
+        lanes = math.gcd(extent, self.lanes)
+        found = self._folded(values, combine, extent, lanes, names[0])
         if lanes > _FEW_LANES:
             found = self._folded(found, combine, lanes, _FEW_LANES, names[1])
             lanes = _FEW_LANES
@@ -244,12 +243,10 @@ class Attention:
         """Combines values whose places are equal modulo `lanes`."""
         part = axis(extent // lanes, "v")
         return self._stage(
-            (lanes,), lambda g, i, j: combine(values[g, i, part * lanes + j], axis=part), name
+            (lanes,), lambda g, i, j: combine(values(g, i, part * lanes + j), axis=part), name
         )
 
     def _context(self, weights: Any, value: Any) -> Any:
-        if self.bf16:
-            return self._short_context(weights, value)
         keys = axis(self.keys, "j")
 
         def element(group: Any, row: Any, column: Any) -> Any:
@@ -259,20 +256,24 @@ class Attention:
 
         return self._stage((self.value.size("D"),), element, CONTEXT)
 
-    def _short_context(self, weights: Any, value: Any) -> Any:
-        """The same of pairs; keys too many have the weight 0."""
-        pairs, columns = self.padded_keys // bfloat16.PAIR, self.value.size("D")
-        heads = self.value.size("H")
-        shared = self.query.size("H") // heads
-        short = self._stage(
-            (pairs,),
-            lambda g, i, j: self._one_or_pair(lambda at: weights[g, i, at], j),
+    def _pairs(self, weights: Any) -> Any:
+        """The weights in pairs; keys too many have the weight 0."""
+        count = self.padded_keys // bfloat16.PAIR
+        pair = bfloat16.pair_of_positive
+        return self._stage(
+            (count,),
+            lambda g, i, j: pair(weights[g, i, j], weights[g, i, j + count]),
             SHORT_WEIGHTS,
         )
+
+    def _short_context(self, short: Any, value: Any) -> Any:
+        """The same of pairs."""
+        pairs, columns = int(short.shape[-1]), self.value.size("D")
+        shared = self.query.size("H") // (heads := self.value.size("H"))
         values = te.compute(
             long((self.value.size("B") * heads, pairs, columns)),
             lambda g, j, c: self._one_or_pair(
-                lambda at: self._of_key(self.value, value, g, at, c), j
+                lambda at: self._of_key(self.value, value, g, at, c), j, pairs
             ),
             name=VALUES,
         )
@@ -295,5 +296,5 @@ def short_attention(direct: Implementation, attention: Attention) -> Implementat
     *given, _ = direct.module["main"].params
     tensors = [te.placeholder(p.ty.shape, DTYPE, name=f"p{i}") for i, p in enumerate(given)]
     made = te.create_prim_func([*tensors, replace(attention, bf16=True)(*tensors)])
-    work = direct.work / bfloat16.PAIR
-    return Implementation(ATTENTION_BF16, tvm.IRModule({"main": made}), direct.flops, work)
+    module, work = tvm.IRModule({"main": made}), direct.work / bfloat16.PAIR
+    return Implementation(ATTENTION_BF16, module, direct.flops, work)

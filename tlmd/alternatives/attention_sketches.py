@@ -11,7 +11,6 @@ from tlmd.alternatives.scheduling import StageSchedule
 
 # Of each kernel, which is unrolled: with larger ones LLVM takes seconds.
 _MOST_VECTORS, _MOST_UNROLLED = 4, 4
-_PAIRS = (stages.QUERY, stages.SHORT_WEIGHTS, stages.VALUES)
 
 
 def by_rows(program: StageSchedule) -> None:
@@ -34,7 +33,7 @@ def by_rows(program: StageSchedule) -> None:
     _place(program, (blocks, tiles, row))
     _product(program, context, (row, value_vectors), summed_factors)
     _product(program, scores, (row, key_vectors), depth_factors)
-    for name in (stages.WEIGHTS, stages.BIASED, *_PAIRS):
+    for name in (_written(program.names), stages.BIASED, stages.QUERY, stages.VALUES):
         if name in program.names:
             (inner,) = program.loops(name, 1)
             width = math.gcd(int(schedule.get(inner).extent), program.lanes)
@@ -48,6 +47,11 @@ def by_rows(program: StageSchedule) -> None:
     _keys(program)
 
 
+def _written(names: list[str]) -> str:
+    """The block that writes the weights: those in pairs are rounded where they are computed."""
+    return stages.SHORT_WEIGHTS if stages.SHORT_WEIGHTS in names else stages.WEIGHTS
+
+
 def _place(program: StageSchedule, rows: tuple[Any, Any, Any]) -> None:
     """Order the loops of the result, and compute at its blocks of rows what it needs."""
     schedule, names = program.schedule, program.names
@@ -57,11 +61,12 @@ def _place(program: StageSchedule, rows: tuple[Any, Any, Any]) -> None:
     vectors, lane = program.vectors(columns)
     schedule.reorder(images, heads, block, tile, inner, vectors, lane)
     program.kernel((vectors,), lane)
-    for name in names[names.index(stages.SHIFTED) : names.index(stages.WEIGHTS)]:
+    written = _written(names)
+    for name in names[names.index(stages.SHIFTED) : names.index(written)]:
         schedule.compute_inline(program.block(name))
     moved = names[names.index(stages.SCORES) : names.index(stages.SHIFTED)]
     moved = [name for name in moved if name != stages.LIMITS]
-    moved += names[names.index(stages.WEIGHTS) : -1]
+    moved += names[names.index(written) : -1]
     if stages.QUERY in names:
         moved = [stages.QUERY, *(name for name in moved if name != stages.VALUES)]
     for name in reversed(moved):

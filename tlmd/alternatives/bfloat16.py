@@ -1,6 +1,8 @@
 """Products of pairs of bfloat16 numbers, summed in float32: the dot product of AVX-512 BF16.
 
-A pair is one `uint32`, the element with the smaller index in the lower half. TVM widens bfloat16
+A pair is one `uint32`, the element with the smaller index in the lower half. The other element is
+as far away as there are pairs: so a loop over pairs reads two vectors of neighbours, where LLVM
+would read neighbours of one pair one by one. TVM widens bfloat16
 before LLVM sees it, so the instruction is called by LLVM's own language
 (Intel, "Intrinsics Guide", `_mm512_dpbf16_ps`).
 """
@@ -30,6 +32,7 @@ define linkonce_odr <16 x float> @tlmd_bf16_dot(<16 x float> %sum, <16 x i32> %a
 """What a program that uses the intrinsic imports: the annotation `pragma_import_llvm` of a loop."""
 
 _UPPER, _INFINITY, _QUIET = 0xFFFF0000, 0x7F800000, 1 << 22
+_HALF = 0x8000  # of the last bit that stays
 _HEAD = signature(WORD, 1, "float32")
 _DESCRIPTION = f"""{_HEAD}
         for i in T.serial(0, 16):
@@ -63,6 +66,17 @@ def pair(lower: Any, upper: Any) -> Any:
     return (_rounded(lower) >> _bits(16)) | (_rounded(upper) & _bits(_UPPER))
 
 
+def pair_of_positive(lower: Any, upper: Any) -> Any:
+    """The same of numbers that are not negative, in fewer instructions; ties go up."""
+    first, second = (_rounded_up(number) for number in (lower, upper))
+    return (first >> _bits(16)) | (second & _bits(_UPPER))
+
+
+def added(both: Any) -> Any:
+    """The sum of the numbers of a pair: a float32."""
+    return _lower(both) + _upper(both)
+
+
 def _bits(number: int) -> Any:
     return tirx.const(number, "uint32")
 
@@ -81,6 +95,12 @@ def _rounded(number: Any) -> Any:
     even = (bits >> _bits(16)) & _bits(1)
     is_nan = (bits & _bits(0x7FFFFFFF)) > _bits(_INFINITY)
     return tirx.Select(is_nan, bits | _bits(_QUIET), bits + (even + _bits(0x7FFF)))
+
+
+def _rounded_up(number: Any) -> Any:
+    # NaN has larger bits than all numbers; the least of them stays NaN when a half is added.
+    bits = tirx.min(tirx.reinterpret("uint32", number), _bits(_INFINITY | _QUIET))
+    return bits + _bits(_HALF)
 
 
 WORDS = Words(

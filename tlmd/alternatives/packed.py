@@ -56,7 +56,7 @@ def packed(
     Columns too many are computed, but not written.
     `constants`: positions of the parameters that are weights. `name`: one of `WORDS`, or `PACKED`.
     With `PACKED_BF16` data and weights are rounded to bfloat16. `PACKED_INT8` is for products of
-    integers. With both of them neighbours in `K` are one word.
+    integers. With both of them some numbers in `K` are one word.
     """
     words = WORDS.get(name)
     dtype = words.given if words else DTYPE
@@ -110,7 +110,7 @@ def _stages(found: Contraction, blocks: Blocks, unit: VectorUnit, words: Words |
     data, product = given, operator.mul
     if words:
         depth = [*depth[:-1], -(-depth[-1] // words.count)]
-        data, dtype, product = _of_words(given, words), WORD, words.product
+        data, dtype, product = _of_words(given, words, blocks), WORD, words.product
     weights = te.placeholder(
         long((multiple(columns, panel) // panel, math.prod(depth), panel)), dtype, name="weights"
     )
@@ -143,26 +143,30 @@ def _element(data: Any, indices: Sequence[Any], words: Words | None) -> Any:
     return [data[(*indices[:-1], first + index)] for index in range(words.count)]
 
 
-def _of_words(data: Any, words: Words) -> Any:
-    """The data with whole words in its innermost dimension, the last one filled with zeros."""
+def _of_words(data: Any, words: Words, blocks: Blocks) -> Any:
+    """The data with whole words in its innermost dimension, the last ones filled with zeros."""
     *outer, inner = (int(extent) for extent in data.shape)
-    width = -(-inner // words.count)
+    width = -(-blocks.channels // words.count)  # words of a block
 
-    def number(*at: Any) -> Any:
-        if inner % words.count == 0:
+    def number(channel: Any, *at: Any) -> Any:
+        if blocks.channels % words.count == 0:
             return data[at]
-        return tirx.if_then_else(at[-1] < inner, data[at], tirx.const(0, data.dtype))
+        return tirx.if_then_else(channel < blocks.channels, data[at], tirx.const(0, data.dtype))
 
     if words.word is None:
+        if inner % words.count == 0:
+            return data
         shape = long((*outer, width * words.count))
-        return data if inner % words.count == 0 else te.compute(shape, number, name=FILLED)
+        return te.compute(shape, lambda *at: number(at[-1], *at), name=FILLED)
     make = words.word
 
     def word(*at: Any) -> Any:
-        first = at[-1] * words.count
-        return make([number(*at[:-1], first + index) for index in range(words.count)])
+        *before, index = at
+        first = index if blocks.count == 1 else index // width * blocks.channels + index % width
+        apart = [index * width for index in range(words.count)]
+        return make([number(first + step, *before, first + step) for step in apart])
 
-    return te.compute(long((*outer, width)), word, name=PAIRS)
+    return te.compute(long((*outer, blocks.count * width)), word, name=PAIRS)
 
 
 def written_lanes(columns: int, lanes: int) -> int:

@@ -136,8 +136,13 @@ MULTIPLICATIONS = {
 """By the name of the alternative. In 4 x 4 parts, by applying it twice, programs read three times
 the weights and take LLVM seconds; with weights from memory none was the fastest of its group."""
 
-PACKED, PACKED_BF16, PACKED_INT8, ATTENTION_BF16 = "packed", "packed_bf16", "packed_int8", "bf16"
-MULTIPLIED = {PACKED_BF16: "bfloat16", ATTENTION_BF16: "bfloat16", PACKED_INT8: "int8"}
+PACKED, PACKED_BF16, PACKED_INT8, ATTENTION_BF16 = "packed", "paired_bf16", "packed_int8", "bf16"
+NEIGHBOURS_BF16 = "packed_bf16"
+"""Programs of earlier versions, whose pairs are neighbours."""
+MULTIPLIED = {
+    **dict.fromkeys((PACKED_BF16, NEIGHBOURS_BF16, ATTENTION_BF16), "bfloat16"),
+    PACKED_INT8: "int8",
+}
 """By the name of an alternative, the dtype of what it multiplies, where that is a shorter one."""
 
 
@@ -151,7 +156,8 @@ def transform(alternative: str, weights: NDArray[Any], shape: tuple[int, ...]) -
 
     Packed: ``[..., N]`` become ``[panels, K, columns]`` with zeros after column `N`, after the
     last channel, and between the groups of a block (`groups`); in bfloat16 ``[panels, K / 2,
-    columns]`` of pairs as `uint32`, in int8 ``[panels, K / 4, columns]`` of four.
+    columns]`` of pairs as `uint32`, of a channel and the one after half of the channels; in int8
+    ``[panels, K / 4, columns]`` of four neighbours.
 
     Strassen: ``[..., K, N]`` become ``[products, panels, K / parts, columns]``, the sums of parts,
     computed in float64. A row of parts is ``K / parts`` neighbouring rows; of the columns, panels
@@ -161,11 +167,13 @@ def transform(alternative: str, weights: NDArray[Any], shape: tuple[int, ...]) -
         return _summed(MULTIPLICATIONS[alternative], weights, *shape[1:])
     if alternative == PACKED:
         return _packed(weights, *shape)
-    if alternative == PACKED_BF16:
+    if alternative in (PACKED_BF16, NEIGHBOURS_BF16):
         panels, pairs, columns = shape
         short = _packed(weights, panels, 2 * pairs, columns).astype(ml_dtypes.bfloat16)
-        halves = short.view(np.uint16).astype(np.uint32).reshape(panels, pairs, 2, columns)
-        return np.ascontiguousarray(halves[:, :, 0] | halves[:, :, 1] << np.uint32(16))
+        taps = math.prod(weights.shape[:-2]) if alternative == PACKED_BF16 else pairs
+        halves = short.view(np.uint16).astype(np.uint32).reshape(panels, taps, 2, -1, columns)
+        found = halves[:, :, 0] | halves[:, :, 1] << np.uint32(16)
+        return np.ascontiguousarray(found.reshape(shape))
     if alternative == PACKED_INT8:
         panels, quads, columns = shape
         numbers = _packed(weights, panels, 4 * quads, columns).reshape(panels, quads, 4, columns)

@@ -15,7 +15,7 @@ WORD = "uint32"
 class Words:
     """How a CPU multiplies the numbers of two words and adds the products.
 
-    Of two neighbours the one with the smaller index is in the lower bits.
+    The number with the smaller index is in the lower bits.
     """
 
     count: int
@@ -29,7 +29,7 @@ class Words:
 
     product: Callable[[Any, Any], Any]
     """From a word of the data and one of the weights to the sum of the products. Without `word`
-    from the `count` numbers of the data."""
+    from `count` neighbours of the data."""
 
     dot: str
     """The name of the intrinsic: sixteen sums, and the products of one word with sixteen ones."""
@@ -40,7 +40,8 @@ class Words:
     implementation: str
 
     word: Callable[[Sequence[Any]], Any] | None = None
-    """From `count` neighbours to a word; None: the data lie as words already."""
+    """From `count` numbers to a word. They are as far apart as there are words, so that a loop over
+    words reads vectors. None: neighbours of the data are a word already."""
 
     imported: str = ""
     """LLVM that a program which uses the intrinsic imports."""
