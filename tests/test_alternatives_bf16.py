@@ -115,8 +115,8 @@ def test_weights_of_earlier_versions_are_pairs_of_neighbours() -> None:
 
 
 class Network(nn.Module):
-    """A convolution with padded rows, pixels and words, a grouped one, attention, a GEMM with padded
-    columns."""
+    """A convolution with padded rows, pixels and words, a grouped one, attention, and a GEMM with
+    padded columns."""
 
     def __init__(self) -> None:
         super().__init__()
