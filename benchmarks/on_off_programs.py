@@ -79,7 +79,8 @@ def timed_model(measurer: Any, spec: ModelSpec, options: Any) -> list[Timed]:
         }
         times = compared(measurer, programs)
         found.append(Timed(members[0].name, weights, times))
-        print(found[-1], file=sys.stderr, flush=True)
+        listed = ", ".join(f"{name} {s * 1e6:.0f} us" for name, s in times.items())
+        print(f"{members[0].name}: {listed}", file=sys.stderr, flush=True)
     return found
 
 
