@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -48,30 +49,34 @@ needs_bf16 = pytest.mark.skipif(not has_bf16(INFO), reason="this CPU does not mu
 bits = arrays.arrays(np.uint32, 64, elements=st.integers(0, 2**32 - 1))
 
 
+def compiled(pair: Callable[[Any, Any], Any]) -> Any:
+    """A function ``(float32 [64], uint32 [32])``: pairs of numbers that are 32 apart."""
+    given_numbers = te.placeholder((64,), "float32")
+    pairs = te.compute((32,), lambda i: pair(given_numbers[i], given_numbers[i + 32]))
+    return tvm.compile(te.create_prim_func([given_numbers, pairs]), target="llvm")
+
+
+def rounded(function: Any, numbers: Any) -> Any:
+    """The bits of the rounded numbers, in their order."""
+    got = tvm.runtime.tensor(np.zeros(32, np.uint32))
+    function["main"](tvm.runtime.tensor(numbers.view(np.float32)), got)
+    return got.numpy().view(np.uint16).reshape(32, 2).T.reshape(64)
+
+
 @pytest.fixture(scope="module")
 def rounding() -> Any:
-    """A function ``(float32 [64], uint32 [32])``."""
-    given_numbers = te.placeholder((64,), "float32")
-    pairs = te.compute(
-        (32,), lambda i: bfloat16.pair(given_numbers[2 * i], given_numbers[2 * i + 1])
-    )
-    return tvm.compile(te.create_prim_func([given_numbers, pairs]), target="llvm")
+    return compiled(bfloat16.pair)
 
 
 @pytest.fixture(scope="module")
 def positive() -> Any:
-    """The same for numbers that are not negative, of which those of a pair are 32 apart."""
-    numbers = te.placeholder((64,), "float32")
-    pairs = te.compute((32,), lambda i: bfloat16.pair_of_positive(numbers[i], numbers[i + 32]))
-    return tvm.compile(te.create_prim_func([numbers, pairs]), target="llvm")
+    return compiled(bfloat16.pair_of_positive)
 
 
 @settings(deadline=None)
 @given(bits)
 def test_numbers_are_rounded_to_the_nearest(rounding: Any, bits: Any) -> None:
-    got = tvm.runtime.tensor(np.zeros(32, np.uint32))
-    rounding["main"](tvm.runtime.tensor(bits.view(np.float32)), got)
-    halves = got.numpy().view(np.uint16)
+    halves = rounded(rounding, bits)
     with np.errstate(invalid="ignore"):
         want = bits.view(np.float32).astype(ml_dtypes.bfloat16)
     nan = np.isnan(want.astype(np.float32))
@@ -83,9 +88,7 @@ def test_numbers_are_rounded_to_the_nearest(rounding: Any, bits: Any) -> None:
 @given(bits)
 def test_numbers_that_are_not_negative_are_rounded_in_fewer_steps(positive: Any, bits: Any) -> None:
     given_numbers = np.where(np.isnan(bits.view(np.float32)), bits, bits & 0x7FFFFFFF)
-    got = tvm.runtime.tensor(np.zeros(32, np.uint32))
-    positive["main"](tvm.runtime.tensor(given_numbers.view(np.float32)), got)
-    halves = got.numpy().view(np.uint16).reshape(32, 2).T.reshape(64)
+    halves = rounded(positive, given_numbers)
     nan = np.isnan(given_numbers.view(np.float32))
     assert np.isnan(halves.view(ml_dtypes.bfloat16).astype(np.float32))[nan].all()
     assert (halves == (given_numbers + np.uint32(0x8000)) >> 16)[~nan].all()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import numpy as np
@@ -12,13 +11,13 @@ import tvm
 
 from tests import small_network
 from tests.card_daemon import CARD
+from tests.measured_tasks import measured
 from tlmd.client import libraries
 from tlmd.client.reports import Result
 from tlmd.model_spec import ModelSpec
 from tlmd.pipeline.task_state import TaskState
-from tlmd.space.space import TaskSpace
 from tlmd.space.target import resolve
-from tlmd.types import Baseline, Outcome, Record, Status, TargetInfo, Task
+from tlmd.types import TargetInfo
 from tlmd.workloads import compiled_model, torch_frontend, whole_model
 from tlmd.workloads.preparation import LoweredModel, lower_source
 
@@ -26,15 +25,6 @@ from tlmd.workloads.preparation import LoweredModel, lower_source
 def lowered_for(target: TargetInfo) -> LoweredModel:
     source = torch_frontend.from_module("network", *small_network.make())
     return lower_source(ModelSpec("network"), source, target)
-
-
-def measured(task: Task, seconds: float, baseline_s: float) -> TaskState:
-    space = TaskSpace(task)
-    drawn = (space.random(Random(seed), 0) for seed in range(100))
-    candidate = next(c for c in drawn if space.sketches[0].allows(c.decisions))
-    outcome = Outcome(Status.OK, (seconds,), verified=True, low=seconds, high=seconds)
-    baseline = Baseline(task.id, baseline_s, task.target.fingerprint)
-    return TaskState(task, [Record(candidate, outcome)], baseline)
 
 
 def test_tasks_that_were_not_measured_yet_keep_the_default(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import numpy as np
@@ -12,14 +11,12 @@ import torch
 from torch import nn
 
 import tlmd
+from tests.measured_tasks import measured
 from tlmd.client import libraries, model_choice
 from tlmd.client.libraries import TunedLibrary
 from tlmd.client.reports import Result, TaskResult
 from tlmd.model_spec import ModelSpec
-from tlmd.pipeline.task_state import TaskState
-from tlmd.space.space import TaskSpace
 from tlmd.space.target import resolve
-from tlmd.types import Baseline, Outcome, Record, Status, Task
 from tlmd.workloads import alternatives, in_model, whole_model
 from tlmd.workloads.alternatives import with_alternatives
 from tlmd.workloads.preparation import LoweredModel, lower_source
@@ -57,17 +54,10 @@ def lowered(network: nn.Module) -> LoweredModel:
 def result(lowered: LoweredModel, packed_s: float) -> Result:
     """A result where direct programs take 10 us, and packed ones `packed_s`."""
     states = [
-        _state(task, packed_s if task.alternative else 1e-5)
+        measured(task, packed_s if task.alternative else 1e-5)
         for task in with_alternatives(lowered.tasks)
     ]
     return Result("network", INFO, 0, states)
-
-
-def _state(task: Task, seconds: float) -> TaskState:
-    candidate = TaskSpace(task).random(Random(0), 0)
-    outcome = Outcome(Status.OK, (seconds,), verified=True, low=seconds, high=seconds)
-    baseline = Baseline(task.id, 1.0, INFO.fingerprint)
-    return TaskState(task, [Record(candidate, outcome)], baseline)
 
 
 def _names(found: Result) -> list[str]:

@@ -125,7 +125,7 @@ class Attention:
         weights = self._weights(scores, highest, LOG2_E / unit)
         if self.bf16:
             short = self._pairs(weights)
-            pairs = self.padded_keys // bfloat16.PAIR
+            pairs = int(short.shape[-1])
             total = self._reduced(lambda *at: bfloat16.added(short[at]), pairs, te.sum, *SUMS)
             context = self._short_context(short, value)
         else:

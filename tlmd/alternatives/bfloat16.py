@@ -1,10 +1,9 @@
 """Products of pairs of bfloat16 numbers, summed in float32: the dot product of AVX-512 BF16.
 
 A pair is one `uint32`, the element with the smaller index in the lower half. The other element is
-as far away as there are pairs: so a loop over pairs reads two vectors of neighbours, where LLVM
-would read neighbours of one pair one by one. TVM widens bfloat16
-before LLVM sees it, so the instruction is called by LLVM's own language
-(Intel, "Intrinsics Guide", `_mm512_dpbf16_ps`).
+as far away as there are pairs: so a loop over pairs reads two vectors, where LLVM would read
+neighbours one by one. TVM widens bfloat16 before LLVM sees it, so the instruction is called by
+LLVM's own language (Intel, "Intrinsics Guide", `_mm512_dpbf16_ps`).
 """
 
 from __future__ import annotations

@@ -54,10 +54,11 @@ def tuned(
     for number, model in enumerate(models, 1):
         chosen = alternatives.substitute(model.lowered, used)
         compiled = lowering.compile_model(chosen, target, database)
-        tasks = alternatives.direct_tasks(model.lowered, used)
-        missing = [name for name in compiled.missing if tasks[name] not in absent]
-        if missing:
-            raise Failed(f"records were not applied to {', '.join(missing[:5])}")
+        if compiled.missing:
+            tasks = alternatives.direct_tasks(model.lowered, used)
+            missing = [name for name in compiled.missing if tasks[name] not in absent]
+            if missing:
+                raise Failed(f"records were not applied to {', '.join(missing[:5])}")
         path = whole_model.link(compiled.executable, folder / _file(number))
         # Not the executable: it holds all weights.
         found.append(TunedLibrary(path, compiled.functions, compiled.functions_with_record))

@@ -50,6 +50,7 @@ def sketch(module: Any, unit: VectorUnit, parallel: int) -> list[Any]:
 
 
 def spatial_axes(block: Any) -> list[Any]:
+    """The axes of a block that are no sums."""
     return [one for one in block.iter_vars if int(one.iter_type) == SPATIAL]
 
 

@@ -76,7 +76,7 @@ class Library:
             return [output.numpy() for output in flat]
         from_dlpack = sys.modules["torch"].from_dlpack
         if self._device not in torch_devices:
-            flat = [on_device(output, CPU) for output in flat]
+            flat = [_on_device(output, CPU) for output in flat]
         return [from_dlpack(output) for output in flat]
 
 
@@ -98,7 +98,7 @@ def load_machine(library: Path, device: str = CPU) -> Any:
         return relax.VirtualMachine(tvm.runtime.load_module(str(library)), tvm.device(device))
 
 
-def on_device(tensor: Any, device: str) -> Any:
+def _on_device(tensor: Any, device: str) -> Any:
     """A tensor of TVM on a kind of device; without a copy if it is there."""
     import tvm
 
@@ -183,7 +183,7 @@ def _as_tvm(value: Any, info: InputInfo, device: str) -> Any:
             value = value.cpu()
         dtype = str(value.dtype).removeprefix("torch.")
         if dtype == info.dtype and value.data_ptr() % _ALIGNED == 0 and value.numel():
-            return on_device(tvm.runtime.from_dlpack(value), device)
+            return _on_device(tvm.runtime.from_dlpack(value), device)
         value = to_numpy(value)
     array = np.asarray(value)
     if array.dtype.name != info.dtype:
