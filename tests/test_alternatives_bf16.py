@@ -21,7 +21,7 @@ from torch import nn
 from tvm import te
 
 from tests.alternative_programs import direct_outputs, run
-from tlmd.alternatives import bfloat16
+from tlmd.alternatives import bfloat16, softmax
 from tlmd.alternatives.packed import WORDS
 from tlmd.alternatives.transforms import (
     ATTENTION_BF16,
@@ -69,8 +69,11 @@ def rounding() -> Any:
 
 
 @pytest.fixture(scope="module")
-def positive() -> Any:
-    return compiled(bfloat16.pair_of_positive)
+def powers() -> Any:
+    def weights(lower: Any, upper: Any) -> Any:
+        return bfloat16.truncated_pair(*map(softmax.power_of_two_to_truncate, (lower, upper)))
+
+    return compiled(weights)
 
 
 @settings(deadline=None)
@@ -85,13 +88,13 @@ def test_numbers_are_rounded_to_the_nearest(rounding: Any, bits: Any) -> None:
 
 
 @settings(deadline=None)
-@given(bits)
-def test_numbers_that_are_not_negative_are_rounded_in_fewer_steps(positive: Any, bits: Any) -> None:
-    given_numbers = np.where(np.isnan(bits.view(np.float32)), bits, bits & 0x7FFFFFFF)
-    halves = rounded(positive, given_numbers)
-    nan = np.isnan(given_numbers.view(np.float32))
-    assert np.isnan(halves.view(ml_dtypes.bfloat16).astype(np.float32))[nan].all()
-    assert (halves == (given_numbers + np.uint32(0x8000)) >> 16)[~nan].all()
+@given(arrays.arrays(np.float32, 64, elements=st.floats(-126, 126, width=32)))
+def test_powers_of_two_are_truncated_to_bfloat16(powers: Any, exponents: Any) -> None:
+    exponents[:3] = 0, -np.inf, np.nan
+    found = rounded(powers, exponents).view(ml_dtypes.bfloat16).astype(np.float64)
+    want = np.exp2(exponents.astype(np.float64))
+    np.testing.assert_allclose(found, want, rtol=5.4e-3)
+    assert found[0] == 1
 
 
 @given(st.integers(1, 4), st.integers(1, 9), st.integers(1, 50), st.integers(1, 3))

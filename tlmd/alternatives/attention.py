@@ -17,13 +17,13 @@ from typing import Any
 import tvm
 from tvm import te, tirx
 
-from tlmd.alternatives import bfloat16
+from tlmd.alternatives import bfloat16, softmax
 from tlmd.alternatives.attention_operand import Operand
 from tlmd.alternatives.contraction import DTYPE, axis, long
 from tlmd.alternatives.implementation import Implementation
 from tlmd.alternatives.kernel import VectorUnit, multiple
 from tlmd.alternatives.packed import clamped
-from tlmd.alternatives.softmax import LOG2_E, limits, maximum, power_of_two
+from tlmd.alternatives.softmax import LOG2_E, limits, maximum
 from tlmd.alternatives.transforms import ATTENTION_BF16
 
 KEYS, SCORES, BIASED, LIMITS, SHIFTED, WEIGHTS, CONTEXT, PLACED = (
@@ -224,9 +224,8 @@ class Attention:
             return value if most is None else tirx.min(most[index], value)
 
         exponents = self._stage((self.padded_keys,), shifted, SHIFTED)
-        return self._stage(
-            (self.padded_keys,), lambda g, i, j: power_of_two(exponents[g, i, j]), WEIGHTS
-        )
+        power = softmax.power_of_two_to_truncate if self.bf16 else softmax.power_of_two
+        return self._stage((self.padded_keys,), lambda *at: power(exponents[at]), WEIGHTS)
 
     def _reduced(self, values: Any, extent: int, combine: Any, *names: str) -> Any:
         """Combine `extent` values of each row, in three steps with these `names`: of each lane, of
@@ -259,7 +258,7 @@ class Attention:
     def _pairs(self, weights: Any) -> Any:
         """The weights in pairs; keys too many have the weight 0."""
         count = self.padded_keys // bfloat16.PAIR
-        pair = bfloat16.pair_of_positive
+        pair = bfloat16.truncated_pair
         return self._stage(
             (count,),
             lambda g, i, j: pair(weights[g, i, j], weights[g, i, j + count]),

@@ -31,7 +31,6 @@ define linkonce_odr <16 x float> @tlmd_bf16_dot(<16 x float> %sum, <16 x i32> %a
 """What a program that uses the intrinsic imports: the annotation `pragma_import_llvm` of a loop."""
 
 _UPPER, _INFINITY, _QUIET = 0xFFFF0000, 0x7F800000, 1 << 22
-_HALF = 0x8000  # of the last bit that stays
 _HEAD = signature(WORD, 1, "float32")
 _DESCRIPTION = f"""{_HEAD}
         for i in T.serial(0, 16):
@@ -65,9 +64,9 @@ def pair(lower: Any, upper: Any) -> Any:
     return (_rounded(lower) >> _bits(16)) | (_rounded(upper) & _bits(_UPPER))
 
 
-def pair_of_positive(lower: Any, upper: Any) -> Any:
-    """The same of numbers that are not negative, in fewer instructions; ties go up."""
-    first, second = (_rounded_up(number) for number in (lower, upper))
+def truncated_pair(lower: Any, upper: Any) -> Any:
+    """The same, of their upper halves: rounded towards 0."""
+    first, second = (tirx.reinterpret("uint32", number) for number in (lower, upper))
     return (first >> _bits(16)) | (second & _bits(_UPPER))
 
 
@@ -94,12 +93,6 @@ def _rounded(number: Any) -> Any:
     even = (bits >> _bits(16)) & _bits(1)
     is_nan = (bits & _bits(0x7FFFFFFF)) > _bits(_INFINITY)
     return tirx.Select(is_nan, bits | _bits(_QUIET), bits + (even + _bits(0x7FFF)))
-
-
-def _rounded_up(number: Any) -> Any:
-    # NaN has larger bits than all numbers; the least of them stays NaN when a half is added.
-    bits = tirx.min(tirx.reinterpret("uint32", number), _bits(_INFINITY | _QUIET))
-    return bits + _bits(_HALF)
 
 
 WORDS = Words(
