@@ -42,9 +42,6 @@ class MeasurerActor:
         plan = layouts[index]
         if target == CARD:
             plan = card_cores(set(layouts[0].build), index)
-            # The card's compiler takes seconds, and building does not disturb what is timed there.
-            builders = max(measure.builders, len(plan.build))
-            measure = measure.model_copy(update={"builders": builders})
         self._target = targets.resolve(target, len(plan.run))
         host_cpu.check(self._target)
         self._run_cores = plan.run

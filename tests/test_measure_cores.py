@@ -52,6 +52,11 @@ def test_a_slot_that_does_not_fit(tmp_path: Path, run: int) -> None:
         plan_cores({0, 1}, run, tmp_path)
 
 
+@pytest.mark.parametrize(("build", "builders"), [(1, 3), (2, 3), (4, 5), (16, 8), (100, 8)])
+def test_more_candidates_are_built_where_there_are_more_cores(build: int, builders: int) -> None:
+    assert CoreLayout((0,), tuple(range(build))).builders == builders
+
+
 def rapl(root: Path, values: dict[str, tuple[int, int]]) -> Path:
     for name, (energy, limit) in values.items():
         (root / name).mkdir(exist_ok=True)

@@ -37,8 +37,9 @@ class MeasureConfig(_Section):
     """Cores of each slot, and of the models that it tunes. 0: all slots together get all physical
     cores."""
 
-    builders: int = Field(3, ge=1)
-    """Candidates of a slot that are built or timed at the same time. Only one is timed."""
+    builders: int = Field(0, ge=0)
+    """Candidates of a slot that are built or timed at the same time. Only one is timed. 0: one more
+    than there are cores to build on, 3 to 8."""
 
     build_on_run_cores: bool = True
     """Build on the slot's cores too, as long as nothing is timed there."""

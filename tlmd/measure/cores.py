@@ -13,6 +13,7 @@ from tlmd.errors import BadInput
 CARD = "cuda"
 """Name and target of a slot that is a CUDA card: the one which its process sees."""
 
+_FEWEST_BUILT, _MOST_BUILT = 3, 8
 _SYSFS = Path("/sys/devices/system/cpu")
 
 
@@ -30,6 +31,14 @@ class CoreLayout:
     def shared(self) -> bool:
         """Building and timing take turns on the same cores."""
         return bool(set(self.run) & set(self.build))
+
+    @property
+    def builders(self) -> int:
+        """How many candidates are worth building at the same time, with the one that is timed.
+
+        Building one takes two to four times as long as timing it, so more of them would wait.
+        """
+        return min(max(_FEWEST_BUILT, len(self.build) + 1), _MOST_BUILT)
 
 
 def plan_cores(

@@ -34,8 +34,8 @@ _CLOSE_S = 30.0
 class Measurer:
     """Measures on one slot. Thread-safe: any number of threads may submit.
 
-    One thread of this object talks to the measuring server, which builds up to ``config.builders``
-    programs while one of them is timed. The server works for one target at a time; the first
+    One thread of this object talks to the measuring server, which builds up to `builders` programs
+    while one of them is timed. The server works for one target at a time; the first
     submission for another target restarts it. A candidate that fails has an outcome that says so.
     `Failed` is raised, also by futures, only where the server cannot be started, `RuntimeError`
     after `close`. Use it as a context manager or call `close`; if this process dies, the server
@@ -47,7 +47,7 @@ class Measurer:
     ) -> None:
         config = config or MeasureConfig()
         self.cores = cores
-        self.builders = config.builders
+        self.builders = config.builders or cores.builders
         self._config = config.model_copy(
             update={"build_on_run_cores": config.build_on_run_cores and not cores.shared}
         )
