@@ -132,7 +132,7 @@ class _Scorer:
         torch.manual_seed(seed)
         self._model = copy.deepcopy(model) if starts_shipped else network.create("nano", seed)
         self._decoder = Decoder(self._model)
-        self._head = torch.nn.Linear(self._model.config.n_embd, 1)
+        self._head = torch.nn.Linear(self._model.width, 1)
 
     def fit(self, tasks: Sequence[Any], seconds: float, learns: bool, seed: int) -> int:
         """Train for so long by the process's clock; how many steps that were."""

@@ -21,6 +21,7 @@ from tlmd.model import checkpoint as checkpoints
 from tlmd.model.checkpoint import Checkpoint
 from tlmd.model.registry import GateResult
 
+_NO_NETWORK: Any = None
 _NO_COST_MODEL: Any = None
 
 
@@ -45,7 +46,8 @@ def load(directory: Path) -> Checkpoint:
     """In place of `checkpoint.load`: raises `BadInput` for the same missing or damaged files."""
     checkpoints.read(directory)
     entries = checkpoints.manifest(directory)
-    return Checkpoint(entries["version"], entries["preset"], None, _NO_COST_MODEL, entries["notes"])
+    version, preset, notes = (entries[name] for name in ("version", "preset", "notes"))
+    return Checkpoint(version, preset, _NO_NETWORK, _NO_COST_MODEL, notes)
 
 
 @contextlib.contextmanager

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from tests import modules
 from tests.learning import fast_in_one_sketch
 from tlmd.errors import BadInput
+from tlmd.language import vocabulary
 from tlmd.language.prompt import prompt
 from tlmd.language.sentence import BEST_QUALITY, decode, encode
 from tlmd.learn.encoding import Encoder
@@ -44,11 +45,18 @@ def request(task: Task, count: int, **changes: object) -> tuple[TaskSpace, Sampl
 
 
 def test_decoding_in_chunks_equals_transformers() -> None:
+    import transformers
+
     model = network.create("nano", seed=3)
+    shape = {"n_layer": 4, "n_embd": 128, "n_head": 4, "n_positions": network.POSITIONS}
+    config = transformers.GPT2Config(vocab_size=vocabulary.SIZE, **shape)
+    original = transformers.GPT2LMHeadModel(config).eval()
+    missing, unexpected = original.load_state_dict(model.state_dict(), strict=False)
+    assert set(missing) <= {"lm_head.weight"} and not unexpected
     decoder = Decoder(model)
     words, prompt_words = torch.randint(0, 600, (3, 24)), torch.randint(0, 600, (11,))
     with torch.inference_mode():
-        expected = model(torch.cat([prompt_words.expand(3, -1), words], 1)).logits[:, 11:]
+        expected = original(torch.cat([prompt_words.expand(3, -1), words], 1)).logits[:, 11:]
         cache, group = decoder.prompt(prompt_words), decoder.new_group(3, 24)
         parts = [(0, 3), (3, 4), (4, 19), (19, 24)]
         chunks = [decoder.extend(cache, words[:, i:j], group) for i, j in parts]

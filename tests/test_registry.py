@@ -24,7 +24,7 @@ from tlmd.model.registry import GateResult, Registry
 @pytest.fixture(scope="module", autouse=True)
 def _tiny() -> Iterator[None]:
     """A network small enough to write hundreds of checkpoints of."""
-    network.PRESETS["tiny"] = {"n_layer": 2, "n_embd": 4, "n_head": 1}
+    network.PRESETS["tiny"] = {"layers": 2, "width": 4, "heads": 1}
     yield
     del network.PRESETS["tiny"]
 

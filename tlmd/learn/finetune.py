@@ -18,6 +18,7 @@ from tlmd.learn.task_datasets import ReadBudget, RecordReader, TaskDataset
 from tlmd.model.checkpoint import Checkpoint
 from tlmd.model.cost_model import CostModel
 from tlmd.model.demonstration import TaskDemonstrations, count_demonstrations
+from tlmd.model.network import Gpt2
 from tlmd.model.training import Trainer, TrainingPlan
 from tlmd.types import Record, Task
 
@@ -218,7 +219,7 @@ class FineTuner:
         return lambda: end() or (stop() and time.monotonic() >= until)
 
     def _fit(
-        self, model: Any, shown: list[TaskDemonstrations], version: int, stop: Stop
+        self, model: Gpt2, shown: list[TaskDemonstrations], version: int, stop: Stop
     ) -> list[float]:
         """Train `model` in place; the loss of each step."""
         if stop():

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -14,6 +13,7 @@ from tlmd.language.sentence import BEST_QUALITY
 from tlmd.model.checkpoint import Checkpoint
 from tlmd.model.decoder import Decoder
 from tlmd.model.demonstration import TaskDemonstrations, TaskTensors
+from tlmd.model.network import Gpt2
 from tlmd.model.registry import GateResult
 from tlmd.model.training import DIFFERENT, TrainingPlan
 
@@ -46,8 +46,8 @@ class EvalResult:
 
 
 @torch.no_grad()
-def evaluate(model: Any, examples: Sequence[HeldOut]) -> EvalResult:
-    """Evaluate a `GPT2LMHeadModel`.
+def evaluate(model: Gpt2, examples: Sequence[HeldOut]) -> EvalResult:
+    """Evaluate a network.
 
     A model with weights that are not finite has an infinite loss.
     """

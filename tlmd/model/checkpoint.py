@@ -24,6 +24,7 @@ from tlmd.language import vocabulary
 
 if TYPE_CHECKING:
     from tlmd.model.cost_model import CostModel
+    from tlmd.model.network import Gpt2
 
 _SCHEMA = 1
 _MODEL, _COST_MODEL, _MANIFEST = "model.safetensors", "ranker.ubj", "manifest.json"
@@ -40,8 +41,7 @@ class Checkpoint:
     preset: str
     """The size of the network, a key of `network.PRESETS`."""
 
-    model: Any
-    """The `GPT2LMHeadModel`."""
+    model: Gpt2
 
     cost_model: CostModel
 
@@ -107,8 +107,7 @@ def manifest(directory: Path) -> dict[str, Any]:
 def _parts(checkpoint: Checkpoint) -> _Parts:
     import safetensors.torch
 
-    # The output layer shares its weights with the embedding; write them only once.
-    weights = {k: v for k, v in checkpoint.model.state_dict().items() if k != "lm_head.weight"}
+    weights = checkpoint.model.state_dict()
     files = {_MODEL: safetensors.torch.save(weights), _COST_MODEL: checkpoint.cost_model.to_bytes()}
     entries = {
         "schema": _SCHEMA,
@@ -133,7 +132,7 @@ def _restore(parts: _Parts, where: str) -> Checkpoint:
     model = network.create(preset)
     try:
         weights = safetensors.torch.load(parts.files[_MODEL])
-        missing, unexpected = model.load_state_dict(weights, strict=False)
+        model.load_state_dict(weights)
         cost_model = CostModel.from_bytes(parts.files[_COST_MODEL])
     except (
         *(RuntimeError, ValueError, TypeError, KeyError),  # of torch, xgboost and msgpack
@@ -141,9 +140,6 @@ def _restore(parts: _Parts, where: str) -> Checkpoint:
         msgpack.UnpackException,
     ) as error:
         raise BadInput(f"{where} does not fit the network {preset!r}") from error
-    if unexpected or set(missing) - {"lm_head.weight"}:
-        raise BadInput(f"{where} does not fit the network {preset!r}")
-    model.tie_weights()
     return Checkpoint(
         entries["version"], preset, model.eval(), cost_model, entries.get("notes", {})
     )

@@ -1,10 +1,9 @@
 """GPT-2's forward pass for many sentences after one prompt.
 
-`transformers` holds the weights and the configuration. The arithmetic here is the same, with one
-difference: all sentences of a group attend to one copy of the prompt's keys and values, and only
-the few positions after the prompt are stored per sentence. The loop of `transformers` is slow
-because it copies the prompt's cache for each sample. The pass is differentiable; training uses it
-too.
+The results are those of `transformers`, with one difference: all sentences of a group attend to one
+copy of the prompt's keys and values, and only the few positions after the prompt are stored per
+sentence. The loop of `transformers` is slow because it copies the prompt's cache for each sample.
+The pass is differentiable; training uses it too.
 """
 
 from __future__ import annotations
@@ -16,6 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import functional
+
+from tlmd.model.network import Gpt2
 
 
 @dataclass
@@ -41,14 +42,14 @@ class GroupCache:
 
 
 class Decoder:
-    """Runs a `GPT2LMHeadModel` on prompts and on groups of sentences after them.
+    """Runs a network on prompts and on groups of sentences after them.
 
     Tokens may be on any device; results are on the network's device.
     """
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Gpt2) -> None:
         self.model = model
-        self._heads: int = model.config.n_head
+        self._heads = model.heads
         self._layers = list(model.transformer.h)
 
     @property
@@ -75,8 +76,7 @@ class Decoder:
 
     def new_group(self, batch: int, capacity: int) -> GroupCache:
         """An empty cache for `batch` sentences of at most `capacity` tokens."""
-        config = self.model.config
-        shape = (batch, self._heads, capacity, config.n_embd // self._heads)
+        shape = (batch, self._heads, capacity, self.model.width // self._heads)
         empty = [torch.empty(shape, device=self.device) for _ in 2 * self._layers]
         return GroupCache(empty[::2], empty[1::2])
 

@@ -1,6 +1,6 @@
 """Train the language model: `python -m tlmd.model.pretrain --demonstrations FILE --out WEIGHTS`.
 
-It needs torch, transformers, numpy, msgpack and safetensors, not TVM: `python -m tlmd.learn.encode`
+It needs torch, numpy, msgpack and safetensors, not TVM: `python -m tlmd.learn.encode`
 makes the demonstrations; `WEIGHTS` is a .safetensors file. Every twentieth task, or 60 of many, are
 kept out of training, to show how well the model orders candidates of tasks that it has never seen
 (``--kept-out``: those of another file, and training is on all). With ``--device cuda`` it trains on
@@ -14,7 +14,6 @@ import argparse
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import safetensors.torch
 import torch
@@ -22,6 +21,7 @@ import torch
 from tlmd.model import network
 from tlmd.model.demonstration import TaskDemonstrations, TaskTensors
 from tlmd.model.demonstration_file import read_demonstrations
+from tlmd.model.network import Gpt2
 from tlmd.model.ranking import rank
 from tlmd.model.training import Trainer, TrainingPlan, until
 
@@ -78,7 +78,7 @@ def _parts(
 
 
 def _train(
-    model: Any,
+    model: Gpt2,
     training: list[TaskDemonstrations],
     kept_out: list[TaskTensors],
     options: argparse.Namespace,
@@ -115,13 +115,9 @@ def _train(
     print(f"{len(losses)} steps")
 
 
-def _save(model: Any, path: Path) -> None:
-    """Write the weights; the output layer shares those of the embedding."""
-    weights = {
-        name: weight.detach().cpu().contiguous()
-        for name, weight in model.state_dict().items()
-        if name != "lm_head.weight"
-    }
+def _save(model: Gpt2, path: Path) -> None:
+    """Write the weights."""
+    weights = {name: weight.cpu().contiguous() for name, weight in model.state_dict().items()}
     partial = path.with_suffix(".partial")
     safetensors.torch.save_file(weights, partial)
     partial.replace(path)

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from tlmd.language.sentence import BEST_QUALITY, WORST_QUALITY
 from tlmd.model.decoder import Decoder
 from tlmd.model.demonstration import TaskTensors
+from tlmd.model.network import Gpt2
 
 Floats = NDArray[np.floating[Any]]
 _EQUAL = 1e-3  # a task whose speeds spread less shows nothing
@@ -43,7 +44,7 @@ class Ranking:
 
 
 @torch.no_grad()
-def rank(model: Any, tasks: Sequence[TaskTensors]) -> Ranking:
+def rank(model: Gpt2, tasks: Sequence[TaskTensors]) -> Ranking:
     """Judge `model` on these tasks, which it should not have been trained on."""
     decoder = Decoder(model)
     rows: list[tuple[float, float, float, float]] = []

@@ -20,6 +20,7 @@ from tlmd.language.legal_words import LegalLocations
 from tlmd.language.sentence import BEST_QUALITY, DecisionSpan, layout
 from tlmd.language.vocabulary import IDS, MAX_SKETCHES
 from tlmd.model.decoder import Decoder, PromptCache
+from tlmd.model.network import Gpt2
 from tlmd.types import Candidate, Decision
 
 
@@ -65,7 +66,7 @@ class SampleRequest:
 class Sampler:
     """Writes candidates with one language model. The same seed gives the same candidates."""
 
-    def __init__(self, model: object, seed: int = 0) -> None:
+    def __init__(self, model: Gpt2, seed: int = 0) -> None:
         self._decoder = Decoder(model)
         self._generator = torch.Generator().manual_seed(seed)
         self._prompts: dict[tuple[int, ...], PromptCache] = {}

@@ -12,7 +12,7 @@ import math
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,6 +21,7 @@ from torch.nn import functional
 from tlmd.language.sentence import BEST_QUALITY, WORST_QUALITY
 from tlmd.model.decoder import Decoder
 from tlmd.model.demonstration import TaskDemonstrations, TaskTensors
+from tlmd.model.network import Gpt2
 from tlmd.model.task_batch import TaskBatch
 
 _BETAS = (0.9, 0.98)
@@ -87,7 +88,7 @@ def until(seconds: float, clock: Callable[[], float]) -> Progress:
 class Trainer:
     """Trains a model in place."""
 
-    def __init__(self, model: Any, plan: TrainingPlan) -> None:
+    def __init__(self, model: Gpt2, plan: TrainingPlan) -> None:
         self._model = model
         self._plan = plan
         self._decoder = Decoder(model)
