@@ -9,12 +9,10 @@ from ray.actor import ActorHandle
 
 from tlmd import wire
 from tlmd.config import GenerateConfig
-from tlmd.generate.generator import Generator
 from tlmd.generate.history import WrittenHistory
 from tlmd.model import checkpoint as checkpoints
-from tlmd.model.device import best_device
-from tlmd.model.threads import use_threads
 from tlmd.pipeline.orders import WriteOrder, Written
+from tlmd.space import tvm_alone
 
 
 class GeneratorActor:
@@ -26,6 +24,11 @@ class GeneratorActor:
         config: dict[str, Any],
         seed: int,
     ) -> None:
+        tvm_alone.import_tvm()  # before torch, beside which it takes half a second longer
+        from tlmd.generate.generator import Generator
+        from tlmd.model.device import best_device
+        from tlmd.model.threads import use_threads
+
         use_threads(1)
         blob = ray.get(registry.control.remote("blob", -1))
         generate = GenerateConfig.model_validate(config)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,12 +12,9 @@ from ray.actor import ActorHandle
 
 from tlmd import wire
 from tlmd.config import TrainConfig
-from tlmd.learn.demonstrations import read_replay
-from tlmd.learn.finetune import FineTuner
 from tlmd.model import checkpoint as checkpoints
-from tlmd.model.device import best_device
-from tlmd.model.threads import use_threads
 from tlmd.pipeline.orders import Trained, TrainOrder
+from tlmd.space import tvm_alone
 from tlmd.types import Record
 
 
@@ -29,19 +27,20 @@ class TrainerActor:
         config: dict[str, Any],
         seed: int,
     ) -> None:
+        tvm_alone.import_tvm()  # before torch, beside which it takes half a second longer
+        from tlmd.learn.demonstrations import read_replay
+        from tlmd.learn.finetune import FineTuner
+        from tlmd.model.device import best_device
+        from tlmd.model.threads import use_threads
+
         train = self._config = TrainConfig.model_validate(config)
         os.nice(train.niceness)
         use_threads(train.threads or max(1, len(os.sched_getaffinity(0)) - 1))
-        self._seed = seed
-        self._device = best_device()
         self._interrupted = self._ended = 0
-        self._base = _load(registry, 0)
-        self._replay = read_replay()
+        base, replay = _load(registry, 0), read_replay()
+        self._new_tuner = partial(FineTuner, base, train, seed, best_device(), replay=replay)
         self._tuner = self._new_tuner()
         self._latest = 0
-
-    def _new_tuner(self) -> FineTuner:
-        return FineTuner(self._base, self._config, self._seed, self._device, replay=self._replay)
 
     def describe(self) -> dict[str, Any]:
         """It has no facts to report."""

@@ -1,4 +1,4 @@
-"""Importing TVM without torch, for processes of tlmd that need no model of PyTorch.
+"""Importing TVM without torch, for processes of tlmd that give it no tensors of PyTorch.
 
 TVM's foreign function interface imports torch where it is installed: 2.4 s instead of 0.7 s, and
 200 MB. Call `import_tvm` before any other module of tlmd imports TVM.
