@@ -65,8 +65,8 @@ def pair(lower: Any, upper: Any) -> Any:
 
 
 def truncated_pair(lower: Any, upper: Any) -> Any:
-    """The same, of their upper halves: rounded towards 0."""
-    first, second = (tirx.reinterpret("uint32", number) for number in (lower, upper))
+    """The same of numbers that are not negative, rounded towards 0."""
+    first, second = (_limited(number) for number in (lower, upper))
     return (first >> _bits(16)) | (second & _bits(_UPPER))
 
 
@@ -93,6 +93,15 @@ def _rounded(number: Any) -> Any:
     even = (bits >> _bits(16)) & _bits(1)
     is_nan = (bits & _bits(0x7FFFFFFF)) > _bits(_INFINITY)
     return tirx.Select(is_nan, bits | _bits(_QUIET), bits + (even + _bits(0x7FFF)))
+
+
+def _limited(number: Any) -> Any:
+    """The bits of a number that is not negative; of NaN those of one NaN.
+
+    Without the limit, which no number reaches, LLVM gathers: ViT-S/16's attention takes 1.4 times
+    the time.
+    """
+    return tirx.min(tirx.reinterpret("uint32", number), _bits(_INFINITY | _QUIET))
 
 
 WORDS = Words(
