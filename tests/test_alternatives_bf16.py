@@ -69,6 +69,11 @@ def rounding() -> Any:
 
 
 @pytest.fixture(scope="module")
+def truncation() -> Any:
+    return compiled(bfloat16.truncated_pair)
+
+
+@pytest.fixture(scope="module")
 def powers() -> Any:
     def weights(lower: Any, upper: Any) -> Any:
         return bfloat16.truncated_pair(*map(softmax.power_of_two_to_truncate, (lower, upper)))
@@ -85,6 +90,16 @@ def test_numbers_are_rounded_to_the_nearest(rounding: Any, bits: Any) -> None:
     nan = np.isnan(want.astype(np.float32))
     assert np.isnan(halves.view(ml_dtypes.bfloat16).astype(np.float32))[nan].all()
     assert (halves == want.view(np.uint16))[~nan].all()
+
+
+@settings(deadline=None)
+@given(bits)
+def test_numbers_that_are_not_negative_are_truncated(truncation: Any, bits: Any) -> None:
+    given_numbers = np.where(np.isnan(bits.view(np.float32)), bits, bits & 0x7FFFFFFF)
+    halves = rounded(truncation, given_numbers)
+    nan = np.isnan(given_numbers.view(np.float32))
+    assert np.isnan(halves.view(ml_dtypes.bfloat16).astype(np.float32))[nan].all()
+    assert (halves == given_numbers >> 16)[~nan].all()
 
 
 @settings(deadline=None)
