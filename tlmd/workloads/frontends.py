@@ -9,14 +9,23 @@ import difflib
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from tlmd.errors import BadInput
 from tlmd.model_spec import ModelSpec, Shapes
 from tlmd.workloads import huggingface
-from tlmd.workloads.sources import InputInfo, SourceModel, WrongNumberOfShapes
+from tlmd.workloads.sources import (
+    InputInfo,
+    ReferenceFunction,
+    SourceModel,
+    WrongNumberOfShapes,
+)
 from tlmd.workloads.zoo import zoo
 
-__all__ = ["InputInfo", "SourceModel", "load", "load_model"]
+if TYPE_CHECKING:
+    from tlmd.workloads.torch_frontend import FlatModel
+
+__all__ = ["InputInfo", "SourceModel", "load", "load_model", "original"]
 _FILES = (".onnx", ".pt2")
 
 
@@ -30,17 +39,26 @@ def load_model(name: str, input_shapes: Shapes | None = None) -> SourceModel:
 
 def load(spec: ModelSpec) -> SourceModel:
     """Load a model with everything that its spec says. Raises `BadInput`."""
-    check(spec.name)
-    if spec.name.endswith(_FILES):
-        return _load_file(Path(spec.name).expanduser(), spec)
-    from tlmd.workloads import factories, torch_frontend
+    if _is_onnx(spec):
+        from tlmd.workloads import onnx_frontend
 
-    module, example = factories.make(spec)
-    in_zoo = spec.name in zoo() and not huggingface.is_directory(spec.name)
-    # A factory of the zoo has made its inputs in the given shape.
-    return torch_frontend.from_module(
-        spec.name, module, example, None if in_zoo else spec.input_shapes
-    )
+        return onnx_frontend.load_onnx(Path(spec.name).expanduser(), spec.input_shapes)
+    from tlmd.workloads import torch_frontend
+
+    return torch_frontend.imported(_flattened(spec))
+
+
+def original(spec: ModelSpec) -> tuple[ReferenceFunction | None, Any]:
+    """`reference` and `torch_module` of the model's `SourceModel`. It is not imported into TVM.
+
+    Raises `BadInput`.
+    """
+    if _is_onnx(spec):
+        from tlmd.workloads import onnx_frontend
+
+        return onnx_frontend.load_reference(Path(spec.name).expanduser()), None
+    flat = _flattened(spec)
+    return flat.reference(), flat.module
 
 
 def load_sets(spec: ModelSpec) -> list[tuple[ModelSpec, SourceModel]]:
@@ -56,16 +74,25 @@ def load_sets(spec: ModelSpec) -> list[tuple[ModelSpec, SourceModel]]:
         return [(one, load(one)) for one in sets]
 
 
-def _load_file(path: Path, spec: ModelSpec) -> SourceModel:
-    if spec.weights:
-        raise BadInput(f"{path} has its own weights; leave --weights out")
-    if path.suffix == ".onnx":
-        from tlmd.workloads import onnx_frontend
+def _is_onnx(spec: ModelSpec) -> bool:
+    """Whether it is an ONNX file. Raises `BadInput` if there is no such model."""
+    check(spec.name)
+    if spec.name.endswith(_FILES) and spec.weights:
+        raise BadInput(f"{spec.name} has its own weights; leave --weights out")
+    return spec.name.endswith(".onnx")
 
-        return onnx_frontend.load_onnx(path, spec.input_shapes)
-    from tlmd.workloads import torch_frontend
 
-    return torch_frontend.load_pt2(path, spec.input_shapes)
+def _flattened(spec: ModelSpec) -> FlatModel:
+    from tlmd.workloads import factories, torch_frontend
+
+    if spec.name.endswith(".pt2"):
+        return torch_frontend.flattened_pt2(Path(spec.name).expanduser(), spec.input_shapes)
+    module, example = factories.make(spec)
+    in_zoo = spec.name in zoo() and not huggingface.is_directory(spec.name)
+    # A factory of the zoo has made its inputs in the given shape.
+    return torch_frontend.flattened(
+        spec.name, module, example, None if in_zoo else spec.input_shapes
+    )
 
 
 def check(name: str) -> None:

@@ -24,17 +24,9 @@ from tlmd.workloads.sources import (
 
 def load_onnx(path: Path, shapes: Shapes | None) -> SourceModel:
     """Load an ONNX file. `shapes` replace open dimensions of the inputs. Raises `BadInput`."""
-    if importlib.util.find_spec("onnx") is None:
-        raise BadInput("reading .onnx files needs the package onnx; pip install 'tlmd[onnx]'")
-    import onnx
     from tvm.relax.frontend.onnx import from_onnx
 
-    try:
-        model = onnx.load(str(path))
-        onnx.checker.check_model(model)
-    except Exception as error:
-        reason = first_line(error)
-        raise BadInput(f"{path} is not a valid ONNX model ({reason}); export it again") from error
+    model = _read(path)
     shape_dict = _onnx_shapes(path, model, shapes)
     try:
         simple = onnx_simplify.simplify(model, shape_dict)
@@ -50,6 +42,25 @@ def load_onnx(path: Path, shapes: Shapes | None) -> SourceModel:
     outputs = Node("list", tuple(Node("tensor", value=index) for index in range(count)))
     reference = _onnx_reference(path, model)
     return SourceModel(path.stem, module, infos, reference, call, outputs)
+
+
+def load_reference(path: Path) -> ReferenceFunction | None:
+    """`SourceModel.reference` of an ONNX file. Raises `BadInput`."""
+    return _onnx_reference(path, _read(path))
+
+
+def _read(path: Path) -> Any:
+    if importlib.util.find_spec("onnx") is None:
+        raise BadInput("reading .onnx files needs the package onnx; pip install 'tlmd[onnx]'")
+    import onnx
+
+    try:
+        model = onnx.load(str(path))
+        onnx.checker.check_model(model)
+    except Exception as error:
+        reason = first_line(error)
+        raise BadInput(f"{path} is not a valid ONNX model ({reason}); export it again") from error
+    return model
 
 
 def _onnx_shapes(path: Path, model: Any, shapes: Shapes | None) -> dict[str, list[int]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import numpy as np
 from tlmd import structure
 from tlmd.errors import BadInput
 from tlmd.model_spec import Shapes
-from tlmd.structure import CallStructure
+from tlmd.structure import CallStructure, Node
 from tlmd.workloads.archives import load_exported_program
 from tlmd.workloads.sources import (
     ReferenceFunction,
@@ -24,15 +25,37 @@ from tlmd.workloads.sources import (
 from tlmd.workloads.torch_tensors import to_numpy, to_torch
 
 
-def from_module(name: str, module: Any, example: Any, shapes: Shapes | None = None) -> SourceModel:
-    """Export a torch module with its example inputs and import it into TVM. Raises `BadInput`.
+@dataclass(frozen=True)
+class FlatModel:
+    """A torch module that works, with flat inputs and outputs; not yet exported."""
+
+    name: str
+    module: Any
+    """See `flat_module`."""
+    call: CallStructure
+    outputs: Node
+    tensors: Sequence[Any]
+    """The example inputs."""
+
+    def reference(self) -> ReferenceFunction:
+        """A function that runs it in eager mode on numpy arrays."""
+
+        def run(*inputs: np.ndarray) -> list[np.ndarray]:
+            import torch
+
+            with torch.no_grad():
+                return [to_numpy(output) for output in self.module(*map(to_torch, inputs))]
+
+        return run
+
+
+def flattened(name: str, module: Any, example: Any, shapes: Shapes | None = None) -> FlatModel:
+    """Run a torch module once on its example inputs, and describe how. Raises `BadInput`.
 
     `example` is a tuple of positional inputs, a dict of keyword inputs, or one tensor. `shapes` has
     one shape per tensor of the inputs and replaces the shapes of the example.
     """
     import torch
-
-    from tlmd.workloads.torch_import import import_program
 
     without_cache(module)
     args, kwargs = arguments(example)
@@ -52,23 +75,43 @@ def from_module(name: str, module: Any, example: Any, shapes: Shapes | None = No
     node = structure.describe(outputs, torch.is_tensor, [])
     if not any(node.tensors()):
         raise BadInput(f"{name} returns no tensor; return what is to be computed")
-    flat = flat_module(module, call)
-    program = exported(name, flat, tensors)
-    relax = import_program(name, program)
-    infos = input_infos(name, relax, tensors, call.input_names())
-    example_arrays = tuple(to_numpy(tensor) for tensor in tensors)
-    reference = _torch_reference(flat)
-    return SourceModel(name, relax, infos, reference, call, node, example_arrays, flat)
+    return FlatModel(name, flat_module(module, call), call, node, tensors)
 
 
-def load_pt2(path: Path, shapes: Shapes | None) -> SourceModel:
-    """Load an exported program. Raises `BadInput`.
+def from_module(name: str, module: Any, example: Any, shapes: Shapes | None = None) -> SourceModel:
+    """Export a torch module with its example inputs and import it into TVM. Raises `BadInput`.
+
+    `example` and `shapes`: as in `flattened`.
+    """
+    return imported(flattened(name, module, example, shapes))
+
+
+def imported(flat: FlatModel) -> SourceModel:
+    """Export the model and import it into TVM. Raises `BadInput`."""
+    from tlmd.workloads.torch_import import import_program
+
+    relax = import_program(flat.name, exported(flat.name, flat.module, flat.tensors))
+    infos = input_infos(flat.name, relax, flat.tensors, flat.call.input_names())
+    return SourceModel(
+        flat.name,
+        relax,
+        infos,
+        flat.reference(),
+        flat.call,
+        flat.outputs,
+        tuple(to_numpy(tensor) for tensor in flat.tensors),
+        flat.module,
+    )
+
+
+def flattened_pt2(path: Path, shapes: Shapes | None) -> FlatModel:
+    """An exported program as a module. Raises `BadInput`.
 
     Other shapes than those of its example work if it was exported with dynamic shapes.
     """
     program = load_exported_program(path)
     args, kwargs = program.example_inputs or ((), {})
-    return from_module(path.stem, program.module(), (args, kwargs), shapes)
+    return flattened(path.stem, program.module(), (args, kwargs), shapes)
 
 
 def arguments(example: Any) -> tuple[Sequence[Any], Mapping[str, Any]]:
@@ -174,13 +217,3 @@ def _as_run(wanted: bool) -> Iterator[None]:
     finally:
         for flag, value in before.items():
             setattr(torch.compiler, flag, value)
-
-
-def _torch_reference(module: Any) -> ReferenceFunction:
-    def run(*inputs: np.ndarray) -> list[np.ndarray]:
-        import torch
-
-        with torch.no_grad():
-            return [to_numpy(output) for output in module(*map(to_torch, inputs))]
-
-    return run

@@ -213,22 +213,21 @@ def _original(
     """
     from tlmd.workloads import frontends
 
-    model = frontends.load(spec)
-    if model.reference is None:
+    reference, module = frontends.original(spec)
+    if reference is None:
         return None, None
     import torch
 
     torch.set_num_threads(threads)
-    reference = model.reference
     try:
         outputs = [np.asarray(o) for o in reference(*inputs)]
     except Exception:  # random inputs need not be valid for it; that was told at the start
         return None, None
-    if model.torch_module is None:
+    if module is None:
         return outputs, None
     if device == compiled_model.CPU:
         return outputs, lambda: reference(*inputs)
-    return outputs, _on_card(model.torch_module, inputs, device)
+    return outputs, _on_card(module, inputs, device)
 
 
 def _on_card(
