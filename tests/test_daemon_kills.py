@@ -34,10 +34,15 @@ def at_work(daemon: tlmd.Daemon, kind: str) -> bool:
 def held_at_work(daemon: tlmd.Daemon, kind: str, pid: int) -> bool:
     """Stop it, so that it keeps the order that it has or is given next; whether it has one.
 
-    Stop it again each time: the measuring server lets it go on when a candidate was timed.
+    Stop it again each time: the measuring server lets it go on when a candidate was timed. A slot
+    that has only baselines goes on until then: with two of them it is given no candidates.
     """
     os.kill(pid, signal.SIGSTOP)
-    return at_work(daemon, kind)
+    if at_work(daemon, kind):
+        return True
+    if actor(daemon, kind).get("busy"):
+        os.kill(pid, signal.SIGCONT)
+    return False
 
 
 def replaced(daemon: tlmd.Daemon, kind: str, pid: int) -> bool:
