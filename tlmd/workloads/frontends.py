@@ -42,7 +42,7 @@ def load(spec: ModelSpec) -> SourceModel:
     if _is_onnx(spec):
         from tlmd.workloads import onnx_frontend
 
-        return onnx_frontend.load_onnx(Path(spec.name).expanduser(), spec.input_shapes)
+        return onnx_frontend.load_onnx(_file(spec), spec.input_shapes)
     from tlmd.workloads import torch_frontend
 
     return torch_frontend.imported(_flattened(spec))
@@ -56,7 +56,7 @@ def original(spec: ModelSpec) -> tuple[ReferenceFunction | None, Any]:
     if _is_onnx(spec):
         from tlmd.workloads import onnx_frontend
 
-        return onnx_frontend.load_reference(Path(spec.name).expanduser()), None
+        return onnx_frontend.load_reference(_file(spec)), None
     flat = _flattened(spec)
     return flat.reference(), flat.module
 
@@ -78,15 +78,19 @@ def _is_onnx(spec: ModelSpec) -> bool:
     """Whether it is an ONNX file. Raises `BadInput` if there is no such model."""
     check(spec.name)
     if spec.name.endswith(_FILES) and spec.weights:
-        raise BadInput(f"{spec.name} has its own weights; leave --weights out")
+        raise BadInput(f"{_file(spec)} has its own weights; leave --weights out")
     return spec.name.endswith(".onnx")
+
+
+def _file(spec: ModelSpec) -> Path:
+    return Path(spec.name).expanduser()
 
 
 def _flattened(spec: ModelSpec) -> FlatModel:
     from tlmd.workloads import factories, torch_frontend
 
     if spec.name.endswith(".pt2"):
-        return torch_frontend.flattened_pt2(Path(spec.name).expanduser(), spec.input_shapes)
+        return torch_frontend.flattened_pt2(_file(spec), spec.input_shapes)
     module, example = factories.make(spec)
     in_zoo = spec.name in zoo() and not huggingface.is_directory(spec.name)
     # A factory of the zoo has made its inputs in the given shape.

@@ -27,15 +27,31 @@ from tlmd.workloads.torch_tensors import to_numpy, to_torch
 
 @dataclass(frozen=True)
 class FlatModel:
-    """A torch module that works, with flat inputs and outputs; not yet exported."""
+    """A torch module with flat inputs and outputs; it was not run yet."""
 
     name: str
     module: Any
     """See `flat_module`."""
     call: CallStructure
-    outputs: Node
     tensors: Sequence[Any]
     """The example inputs."""
+
+    def outputs(self) -> Node:
+        """Run it once on its example; the structure of what it returns. Raises `BadInput`."""
+        import torch
+
+        args, kwargs = self.call.arguments_of(self.tensors)
+        try:
+            with torch.no_grad():
+                outputs = self.module.model(*args, **kwargs)
+        except Exception as error:
+            sizes = " ".join(",".join(map(str, value.shape)) for value in self.tensors)
+            reason = f"cannot run on inputs {sizes} ({first_line(error)}); change them"
+            raise BadInput(f"{self.name} {reason}") from error
+        node = structure.describe(outputs, torch.is_tensor, [])
+        if not any(node.tensors()):
+            raise BadInput(f"{self.name} returns no tensor; return what is to be computed")
+        return node
 
     def reference(self) -> ReferenceFunction:
         """A function that runs it in eager mode on numpy arrays."""
@@ -50,7 +66,7 @@ class FlatModel:
 
 
 def flattened(name: str, module: Any, example: Any, shapes: Shapes | None = None) -> FlatModel:
-    """Run a torch module once on its example inputs, and describe how. Raises `BadInput`.
+    """Describe how a torch module is called. Raises `BadInput`.
 
     `example` is a tuple of positional inputs, a dict of keyword inputs, or one tensor. `shapes` has
     one shape per tensor of the inputs and replaces the shapes of the example.
@@ -64,18 +80,7 @@ def flattened(name: str, module: Any, example: Any, shapes: Shapes | None = None
     if not tensors:
         raise BadInput(f"{name} has no tensor among its inputs; give example inputs with tensors")
     tensors = _reshaped(name, tensors, shapes)
-    args, kwargs = call.arguments_of(tensors)
-    try:
-        with torch.no_grad():
-            outputs = module(*args, **kwargs)
-    except Exception as error:
-        sizes = " ".join(",".join(map(str, value.shape)) for value in tensors)
-        reason = first_line(error)
-        raise BadInput(f"{name} cannot run on inputs {sizes} ({reason}); change them") from error
-    node = structure.describe(outputs, torch.is_tensor, [])
-    if not any(node.tensors()):
-        raise BadInput(f"{name} returns no tensor; return what is to be computed")
-    return FlatModel(name, flat_module(module, call), call, node, tensors)
+    return FlatModel(name, flat_module(module, call), call, tensors)
 
 
 def from_module(name: str, module: Any, example: Any, shapes: Shapes | None = None) -> SourceModel:
@@ -90,6 +95,7 @@ def imported(flat: FlatModel) -> SourceModel:
     """Export the model and import it into TVM. Raises `BadInput`."""
     from tlmd.workloads.torch_import import import_program
 
+    outputs = flat.outputs()
     relax = import_program(flat.name, exported(flat.name, flat.module, flat.tensors))
     infos = input_infos(flat.name, relax, flat.tensors, flat.call.input_names())
     return SourceModel(
@@ -98,7 +104,7 @@ def imported(flat: FlatModel) -> SourceModel:
         infos,
         flat.reference(),
         flat.call,
-        flat.outputs,
+        outputs,
         tuple(to_numpy(tensor) for tensor in flat.tensors),
         flat.module,
     )
