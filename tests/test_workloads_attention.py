@@ -103,6 +103,7 @@ def test_weights_that_the_model_returns_are_not_fused() -> None:
 
 
 sizes = st.integers(1, 40)
+many = st.integers(257, 290)  # so many values are copied
 
 
 @settings(deadline=None, max_examples=8)
@@ -110,7 +111,7 @@ sizes = st.integers(1, 40)
     st.integers(1, 2),
     st.sampled_from([1, 2, 4]),
     sizes,
-    sizes,
+    sizes | many,
     st.booleans(),
     st.booleans(),
     st.sampled_from([16, 32]),

@@ -38,8 +38,10 @@ MAXIMA = ("attention_maxima", "attention_few_maxima", "attention_maximum")
 SUMS = ("attention_sums", "attention_few_sums", "attention_sum")
 """Of each lane of a row, of a few lanes, of the row."""
 QUERY, SHORT_WEIGHTS, VALUES = "attention_query", "attention_short_weights", "attention_values"
-"""Blocks that round to pairs of bfloat16."""
+"""Blocks that round to pairs of bfloat16, and the one that copies many values."""
 _FEW_LANES = 4
+_FEW_KEYS = 256
+"""So many values stay in the near caches although their rows are apart; more are copied first."""
 
 
 @dataclass(frozen=True)
@@ -127,7 +129,7 @@ class Attention:
             short = self._pairs(weights)
             pairs = int(short.shape[-1])
             total = self._reduced(lambda *at: bfloat16.added(short[at]), pairs, te.sum, *SUMS)
-            context = self._short_context(short, value)
+            context = self._context(short, value)
         else:
             total = self._reduced(weights, self.padded_keys, te.sum, *SUMS)
             context = self._context(weights, value)
@@ -246,12 +248,20 @@ class Attention:
         )
 
     def _context(self, weights: Any, value: Any) -> Any:
-        keys = axis(self.keys, "j")
+        """The products of the values and their weights, or of pairs of them."""
+        count = int(weights.shape[-1]) if self.bf16 else self.keys
+        keys, product = axis(count, "j"), bfloat16.product if self.bf16 else operator.mul
+        is_copied = self.bf16 or self.keys > _FEW_KEYS
+        values = self._values(value, count) if is_copied else None
+        shared = self.query.size("H") // self.value.size("H")
 
         def element(group: Any, row: Any, column: Any) -> Any:
-            at = self._head(group, self.value)
-            of_values = self.value.read(value, **at, L=keys, D=column)
-            return te.sum(weights[group, row, keys] * of_values, axis=keys)
+            if values is None:
+                at = self._head(group, self.value)
+                of_values = self.value.read(value, **at, L=keys, D=column)
+            else:
+                of_values = values[group // shared, keys, column]
+            return te.sum(product(weights[group, row, keys], of_values), axis=keys)
 
         return self._stage((self.value.size("D"),), element, CONTEXT)
 
@@ -265,26 +275,16 @@ class Attention:
             SHORT_WEIGHTS,
         )
 
-    def _short_context(self, short: Any, value: Any) -> Any:
-        """The same of pairs."""
-        pairs, columns = int(short.shape[-1]), self.value.size("D")
-        shared = self.query.size("H") // (heads := self.value.size("H"))
-        values = te.compute(
-            long((self.value.size("B") * heads, pairs, columns)),
-            lambda g, j, c: self._one_or_pair(
-                lambda at: self._of_key(self.value, value, g, at, c), j, pairs
-            ),
-            name=VALUES,
-        )
-        keys = axis(pairs, "j")
+    def _values(self, value: Any, count: int) -> Any:
+        """The values, or `count` pairs of them, one after the other: ``[B * H, count, D]``."""
 
-        def element(group: Any, row: Any, column: Any) -> Any:
-            product = bfloat16.product(
-                short[group, row, keys], values[group // shared, keys, column]
+        def element(group: Any, index: Any, column: Any) -> Any:
+            return self._one_or_pair(
+                lambda at: self._of_key(self.value, value, group, at, column), index, count
             )
-            return te.sum(product, axis=keys)
 
-        return self._stage((columns,), element, CONTEXT)
+        groups = self.value.size("B") * self.value.size("H")
+        return te.compute(long((groups, count, self.value.size("D"))), element, name=VALUES)
 
 
 def short_attention(direct: Implementation, attention: Attention) -> Implementation | None:

@@ -67,8 +67,9 @@ def _place(program: StageSchedule, rows: tuple[Any, Any, Any]) -> None:
     moved = names[names.index(stages.SCORES) : names.index(stages.SHIFTED)]
     moved = [name for name in moved if name != stages.LIMITS]
     moved += names[names.index(written) : -1]
+    moved = [name for name in moved if name != stages.VALUES]
     if stages.QUERY in names:
-        moved = [stages.QUERY, *(name for name in moved if name != stages.VALUES)]
+        moved = [stages.QUERY, *moved]
     for name in reversed(moved):
         schedule.compute_at(program.block(name), block, preserve_unit_loops=True)
 
