@@ -65,9 +65,8 @@ def _place(program: StageSchedule, rows: tuple[Any, Any, Any]) -> None:
     for name in names[names.index(stages.SHIFTED) : names.index(written)]:
         schedule.compute_inline(program.block(name))
     moved = names[names.index(stages.SCORES) : names.index(stages.SHIFTED)]
-    moved = [name for name in moved if name != stages.LIMITS]
     moved += names[names.index(written) : -1]
-    moved = [name for name in moved if name != stages.VALUES]
+    moved = [name for name in moved if name not in (stages.LIMITS, stages.VALUES)]
     if stages.QUERY in names:
         moved = [stages.QUERY, *moved]
     for name in reversed(moved):
