@@ -5,9 +5,10 @@ draws single operators (`tlmd.workloads.synthetic`, with a seed of their own) an
 candidates of all their alternatives (`--only PREFIX`: of some): three fifths picked by the shipped
 checkpoint, a fifth near the best programs so far, a fifth random. The direct programs are left to
 `tlmd train`, but for those that have the sketch of `tlmd.space.windows`: `--windows FILE` measures
-such tasks of a data set that has no records of them, a third each. It goes over all tasks again and
-again, 8 candidates at a time, so that it can be stopped at any moment and continued with the same
-command.
+such tasks of a data set that has no records of them, a third each. `--joined` measures the direct
+programs of attention and of expansions, `--seldom` alternatives of kinds that networks have seldom.
+It goes over all tasks again and again, 8 candidates at a time, so that it can be stopped at any
+moment and continued with the same command.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from tlmd.types import TargetInfo, Task
 _ROUND = 8
 _SHARES = {"picked": 0.6, "near": 0.2, "random": 0.2}
 _SHARES_OF_WINDOWS = {"picked": 0.34, "near": 0.33, "random": 0.33}
-_SEED = 20  # of the operators; `tlmd train --corpus synthetic` draws with 0
+_SEED = 20  # of the operators; `tlmd train` draws its corpora with 0 and 1
 
 
 def main() -> int:
@@ -35,8 +36,19 @@ def main() -> int:
     parser.add_argument("--candidates", type=int, default=32, help="per task (default 32)")
     parser.add_argument("--only", default="", help="alternatives whose names begin so")
     parser.add_argument("--windows", type=Path, help="depthwise convolutions and pools of a file")
+    parser.add_argument("--joined", action="store_true", help="attention and expansions")
+    parser.add_argument(
+        "--seldom", action="store_true", help="more grouped convolutions and others"
+    )
+    parser.set_defaults(seed=_SEED)
     options = parser.parse_args()
-    draw, shares = partial(_alternatives, groups=options.groups, only=options.only), _SHARES
+    common = {"groups": options.groups, "seed": options.seed}
+    draw, shares = (
+        partial(_alternatives, **common, only=options.only, seldom=options.seldom),
+        _SHARES,
+    )
+    if options.joined:
+        draw = partial(_joined, **common)
     if options.windows:
         draw = partial(_windows, groups=options.groups, path=options.windows)
         shares = _SHARES_OF_WINDOWS
@@ -62,14 +74,35 @@ def _windows(target: TargetInfo, groups: int, path: Path) -> list[Task]:
     return [task for tasks in found.values() for task in tasks[: groups // 2]]
 
 
-def _alternatives(target: TargetInfo, groups: int, only: str) -> list[Task]:
+def _joined(target: TargetInfo, groups: int, seed: int) -> list[Task]:
+    """Half of the tasks attention, half of them expansions with their depthwise convolutions."""
+    from benchmarks.bank_tasks import is_expansion
+    from tlmd.workloads.corpus import held_out_ids
+    from tlmd.workloads.synthetic import synthetic_tasks
+    from tlmd.workloads.synthetic_operators import JOINED
+
+    drawn = synthetic_tasks(target, held_out_ids(target), 10 * groups, seed, JOINED)
+    found: dict[bool, list[Task]] = {True: [], False: []}
+    for task in (task for portion in drawn for task in portion):
+        if task.attention or is_expansion(task):
+            found[bool(task.attention)].append(task)
+        if min(map(len, found.values())) >= groups // 2:
+            break
+    return [task for pair in zip(*found.values(), strict=False) for task in pair]
+
+
+def _alternatives(
+    target: TargetInfo, groups: int, seed: int, only: str, seldom: bool
+) -> list[Task]:
     """The alternatives of as many operators that have any, with names that begin with `only`."""
     from tlmd.workloads.alternatives import with_alternatives
     from tlmd.workloads.corpus import held_out_ids
     from tlmd.workloads.synthetic import synthetic_tasks
+    from tlmd.workloads.synthetic_operators import SELDOM, USUAL
 
     found: list[Task] = []
-    drawn = synthetic_tasks(target, held_out_ids(target), count=10 * groups, seed=_SEED)
+    shares = SELDOM if seldom else USUAL
+    drawn = synthetic_tasks(target, held_out_ids(target), 10 * groups, seed, shares)
     for task in (task for portion in drawn for task in portion):
         others = [one for one in with_alternatives([task]) if one.alternative]
         found += [one for one in others if one.alternative.startswith(only)]

@@ -1,7 +1,7 @@
 """The 40 tasks of the bank: all kinds of operators, from the held-out networks at batch 1 or 2.
 
 Nothing of these networks' families trains anything that is judged on the bank. A second bank has
-the alternatives of these tasks, and attention.
+the alternatives of these tasks, attention and expansions.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def bank_tasks(target: Any) -> list[Task]:
 
 
 def bank_alternatives(target: Any) -> list[Task]:
-    """The alternatives of the tasks in the bank, and attention of four networks."""
+    """The alternatives of the tasks in the bank, attention of four networks, expansions of one."""
     from tlmd.records.dataset import read_dataset
     from tlmd.workloads.alternatives import with_alternatives
     from tlmd.workloads.corpus import workload_tasks
@@ -98,11 +98,18 @@ def bank_alternatives(target: Any) -> list[Task]:
         next(task for task in workload_tasks(workload, target) if task.attention)
         for workload in _ATTENTION
     ]
-    return [task for task in with_alternatives(kept) if task.alternative] + attentions
+    expansions = filter(is_expansion, workload_tasks(("mobilenet-v2", _IMAGE), target))
+    alternatives = (task for task in with_alternatives(kept) if task.alternative)
+    return [*alternatives, *attentions, *expansions]
+
+
+def is_expansion(task: Task) -> bool:
+    """Whether a task is an expansion and the depthwise convolution that reads it."""
+    return task.name.count("conv2d") > 1
 
 
 def kinds_of(tasks: Sequence[Task]) -> tuple[str, ...]:
     """The kind of each task of a bank."""
     if not any(task.alternative for task in tasks):
         return KINDS
-    return tuple("attention" if task.attention else task.alternative for task in tasks)
+    return tuple("attention" if t.attention else t.alternative or "expansion" for t in tasks)

@@ -2,22 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from tlmd.space.space import TaskSpace
 from tlmd.space.target import resolve
 from tlmd.types import Task
 from tlmd.workloads import synthetic
+from tlmd.workloads.synthetic_operators import JOINED, SELDOM, USUAL
 
 
-def _portion(excluded: set[str], seed: int = 3) -> list[Task]:
-    return next(synthetic.synthetic_tasks(resolve("native", 1), excluded, 1, seed))
+def _portion(excluded: set[str], shares: Sequence[float] = USUAL) -> list[Task]:
+    return next(synthetic.synthetic_tasks(resolve("native", 1), excluded, 1, 3, shares))
 
 
-@pytest.mark.parametrize("shares", [synthetic.USUAL, synthetic.SELDOM], ids=["usual", "seldom"])
+@pytest.mark.parametrize("shares", [USUAL, SELDOM, JOINED], ids=["usual", "seldom", "joined"])
 def test_the_shares_of_the_kinds_are_complete(shares: tuple[float, ...]) -> None:
     assert sum(shares) == pytest.approx(1)
-    assert min(shares) > 0
+    assert min(shares) >= 0
+
+
+def test_each_kind_is_in_a_corpus() -> None:
+    assert min(map(sum, zip(USUAL, SELDOM, JOINED, strict=True))) > 0
+
+
+@pytest.mark.slow
+def test_joined_tasks_are_attention_and_expansions() -> None:
+    tasks = _portion(set(), JOINED)
+    assert any(task.attention for task in tasks)
+    assert any(task.name.count("conv2d") == 2 for task in tasks)
 
 
 @pytest.mark.slow

@@ -117,7 +117,8 @@ def _portions(name: str, target: TargetInfo) -> Iterator[list[Task]]:
     if name == "paper":
         yield from ([task] for task in training_tasks(target))
         return
-    from tlmd.workloads.synthetic import SELDOM, USUAL, synthetic_tasks
+    from tlmd.workloads.synthetic import synthetic_tasks
+    from tlmd.workloads.synthetic_operators import SELDOM, USUAL
 
     seed, shares = (1, SELDOM) if name == "seldom" else (0, USUAL)
     yield from synthetic_tasks(target, held_out_ids(target), seed=seed, shares=shares)
