@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from tests import modules
 from tests.learning import ADD, GEMM, fresh, measured
@@ -21,6 +22,7 @@ from tlmd.model.demonstration_file import read_demonstrations
 from tlmd.model.ranking import spearman
 from tlmd.records.dataset import write_dataset
 from tlmd.records.task_file import save_tasks
+from tlmd.space.features import WIDTH
 from tlmd.types import Outcome, Status
 
 _NOT_NEEDED = ("tvm", "ray", "xgboost", "pydantic", "fastapi", "onnx", "scipy.stats")
@@ -66,6 +68,19 @@ def test_the_three_commands_make_a_checkpoint(
     assert made.cost_model.trained and made.cost_model.knows_decisions
     assert made.notes["measured"] == len(records) + 1
     assert "unseen tasks" in capsys.readouterr().out
+
+    more, grown = tmp_path / "more.msgpack.gz", tmp_path / "grown"
+    write_dataset(more, tasks[2:], records[24:])
+    command = ["--records", str(more), "--start", str(out), "--replay", str(path)]
+    assert pretrain.main([*command, "--out", str(grown)]) == 0
+    assert "before" in capsys.readouterr().out
+    kept, rows = checkpoint.load(grown), np.zeros((1, WIDTH), np.float32)
+    assert kept.notes["measured"] == len(records) + 1 + len(records[24:])
+    assert all(
+        torch.equal(weight, made.model.state_dict()[name])
+        for name, weight in kept.model.state_dict().items()
+    )
+    assert kept.cost_model.score(rows) != made.cost_model.score(rows)
 
     tasks_file, distilled = tmp_path / "tasks", tmp_path / "distilled.msgpack.gz"
     save_tasks(tasks_file, tasks)

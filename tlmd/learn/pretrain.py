@@ -3,12 +3,18 @@
 The cost model is fitted to the measured records, without those whose build took too long: their
 speed is unknown. `WEIGHTS` is the language model that `python -m tlmd.model.pretrain` has trained;
 without it the checkpoint has random weights, and serves for its cost model only.
+
+`--start DIR` keeps the trees of a checkpoint and adds new ones, for records of programs that it has
+not seen. So that these do not spoil what it knows, `--replay` gives records that it has seen; every
+eighth task of them is trained on, too. Features take longest (one core: about two tasks a second),
+so this is much shorter than fitting all trees again.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +33,10 @@ from tlmd.model.demonstration_file import read_demonstrations
 from tlmd.space.cache import SpaceCache
 from tlmd.types import Record, Task
 
+_FEWEST = 4  # records of a task; fewer show no order
+_REPLAYED = 8  # one task of so many
+_ADDED = 120  # trees
+
 
 def main(arguments: list[str]) -> int:
     """Fit the cost model and save the checkpoint; progress goes to standard output."""
@@ -40,18 +50,26 @@ def main(arguments: list[str]) -> int:
         default=(),
         help="what it was trained on; some are kept for fine-tuning",
     )
+    parser.add_argument("--start", type=Path, help="a checkpoint, whose trees are kept")
+    parser.add_argument("--replay", type=Path, nargs="*", default=(), help="what it was fitted to")
     parser.add_argument("--out", type=Path, default=SHIPPED)
     parser.add_argument("--preset", default="nano", choices=sorted(network.PRESETS))
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
-    tasks, records = read_all_records(options.records)
-    model = network.create(options.preset)
+    start = checkpoints.load(options.start) if options.start else _untrained(options.preset)
+    model = start.model
     if options.model:
         model.load_state_dict(safetensors.torch.load_file(options.model), strict=False)
-    cost_model = fit_cost_model(FeatureTables(SpaceCache()), tasks, records, options.seed)
-    notes = {"tasks": len(tasks), "measured": sum(len(records[t.id]) for t in tasks)}
-    checkpoints.save(Checkpoint(0, options.preset, model, cost_model, notes), options.out)
+    tables = FeatureTables(SpaceCache())
+    tasks, records = read_all_records(options.records)
+    known, known_records = read_all_records(options.replay)
+    new = _tables(tables, tasks, records)
+    seen = _tables(tables, known[::_REPLAYED], known_records)
+    cost_model = fit_cost_model(new, seen, start.cost_model, options.seed)
+    counts = {"tasks": len(tasks), "measured": sum(len(records[t.id]) for t in tasks)}
+    notes = {name: count + start.notes.get(name, 0) for name, count in counts.items()}
+    checkpoints.save(Checkpoint(0, start.preset, model, cost_model, notes), options.out)
     shown = [task for path in options.demonstrations for task in read_demonstrations(path)]
     if shown:
         write_replay(options.out, shown, options.seed)
@@ -59,23 +77,41 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
+def _untrained(preset: str) -> Checkpoint:
+    return Checkpoint(0, preset, network.create(preset), CostModel(), {})
+
+
 def fit_cost_model(
-    tables: FeatureTables, tasks: list[Task], records: dict[str, list[Record]], seed: int
+    new: list[Measured], seen: list[Measured], start: CostModel, seed: int
 ) -> CostModel:
-    """Fit to all measurements; prints how well it ranks tasks that it has not seen."""
-    found = [tables.table(t, records[t.id]) for t in tasks if len(records[t.id]) >= 4]
-    kept_out = [t for t in found[::5] if np.isfinite(t.seconds).any()]
-    rest = [table for i, table in enumerate(found) if i % 5]
-    trial = CostModel().fit(rest, seed=seed)
+    """Fit to all measurements; prints how well it ranks tasks of `new` that it has not seen."""
+    kept_out = [t for t in new[::5] if np.isfinite(t.seconds).any()]
+    rest = [table for i, table in enumerate(new) if i % 5]
     if kept_out:
-        share = np.mean([_top_share(trial, table) for table in kept_out])
-        print(f"cost model: first pick reaches {share:.2f} of the best on unseen tasks", flush=True)
-    return CostModel().fit(found, seed=seed)
+        if start.trained:
+            _show("before", start, kept_out)
+        _show("cost model", _fit([*rest, *seen], start, seed), kept_out)
+    return _fit([*new, *seen], start, seed)
+
+
+def _tables(
+    tables: FeatureTables, tasks: Sequence[Task], records: dict[str, list[Record]]
+) -> list[Measured]:
+    return [tables.table(t, records[t.id]) for t in tasks if len(records[t.id]) >= _FEWEST]
+
+
+def _fit(found: list[Measured], start: CostModel, seed: int) -> CostModel:
+    return start.adapt(found, _ADDED, seed) if start.trained else start.fit(found, seed=seed)
+
+
+def _show(name: str, cost_model: CostModel, kept_out: list[Measured]) -> None:
+    share = np.mean([_top_share(cost_model, table) for table in kept_out])
+    print(f"{name}: first pick reaches {share:.2f} of the best on unseen tasks", flush=True)
 
 
 def _top_share(cost_model: CostModel, table: Measured) -> float:
     """Best time over the time of the cost model's first pick."""
-    pick = int(cost_model.score(table.features, table.speedups).argmax())
+    pick = int(cost_model.score(table.features, table.speedups, table.decisions).argmax())
     return float(table.seconds.min() / table.seconds[pick])
 
 
