@@ -2,7 +2,9 @@
 
 In the first sketch a tile of the result is finished before the next one begins. In the second one
 a block of the sum is done for all rows of a panel before the next block, so that long panels of
-weights stay in the caches (Goto and van de Geijn, TOMS'08, section 4).
+weights stay in the caches (Goto and van de Geijn, TOMS'08, section 4). A grouped convolution has a
+third one: a block of rows is done for all panels before the next block. Each panel needs other
+channels of the same pixels, so with the other sketches it would read all of the image in steps.
 """
 
 from __future__ import annotations
@@ -26,6 +28,9 @@ _MOST_VECTORS, _MOST_UNROLLED = 4, 8
 @dataclass(frozen=True)
 class _GemmLoops:
     """The loops of the GEMM."""
+
+    blocks: Sequence[Any]
+    """Over the blocks of rows, where there are any."""
 
     panel: Any
     part: Any
@@ -61,7 +66,24 @@ def by_blocks(program: StageSchedule) -> None:
     _finish(program, nest, (*sums, block, outer, unrolled), nest.part)
 
 
-def _nest(program: StageSchedule) -> _GemmLoops:
+def by_rows(program: StageSchedule) -> None:
+    """Each block of rows for all panels."""
+    nest = _nest(program, row_loops=3)
+    *sums, last = nest.sums
+    outer, unrolled = program.tile(last, 2, _MOST_UNROLLED)
+    order = (*nest.blocks, nest.panel, nest.part, nest.tile, *sums, outer, unrolled, *nest.kernel)
+    program.schedule.reorder(*order)
+    _finish(program, nest, (*sums, outer, unrolled), nest.tile)
+
+
+def is_grouped(program: StageSchedule) -> bool:
+    """Whether the columns of a panel need only some of the channels."""
+    products = program.schedule.get(program.block(stages.PRODUCTS))
+    column = products.iter_vars[1].var
+    return contraction.uses(products.reads[0].region[-1].min, column)
+
+
+def _nest(program: StageSchedule, row_loops: int = 2) -> _GemmLoops:
     schedule = program.schedule
     before = program.names[: program.names.index(stages.PRODUCTS)]
     for name in (inlined := _inlined(program, before)):
@@ -71,10 +93,10 @@ def _nest(program: StageSchedule) -> _GemmLoops:
     _, _, width = schedule.get(products).reads[1].source.ty.shape
     wide = int(width) // program.lanes
     panel, vectors, lane = schedule.split(columns, [None, wide, program.lanes])
-    tile, row = program.tile(rows, 2, program.unit.most_rows(wide))
+    *blocks, tile, row = program.tile(rows, row_loops, program.unit.most_rows(wide))
     part, vector = program.tile(vectors, 2, _MOST_VECTORS)
     made = "".join(before[len(inlined) :])
-    return _GemmLoops(panel, part, tile, sums, (row, vector, lane), made)
+    return _GemmLoops(blocks, panel, part, tile, sums, (row, vector, lane), made)
 
 
 def _finish(program: StageSchedule, nest: _GemmLoops, sums: Sequence[Any], at: Any) -> None:

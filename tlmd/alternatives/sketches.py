@@ -25,7 +25,7 @@ PRODUCTS = (packed.PRODUCTS, strassen.PRODUCTS, winograd.PRODUCTS)
 _PARALLEL = "meta_schedule.parallel"
 _SKETCHES = {
     winograd.PRODUCTS: (winograd_sketches.by_rows, winograd_sketches.by_stages),
-    packed.PRODUCTS: (packed_sketches.by_tiles, packed_sketches.by_blocks),
+    packed.PRODUCTS: (packed_sketches.by_tiles, packed_sketches.by_blocks, packed_sketches.by_rows),
     strassen.PRODUCTS: (strassen_sketches.by_rows, strassen_sketches.by_panels),
     attention.SCORES: (attention_sketches.by_rows,),
 }
@@ -41,7 +41,10 @@ def sketches(module: Any, unit: VectorUnit, parallel: int) -> list[Any]:
     found = []
     for build in (build for name in names for build in _SKETCHES.get(name, ())):
         schedule = Schedule(module, seed=1)
-        build(StageSchedule(schedule, unit))
+        program = StageSchedule(schedule, unit)
+        if build is packed_sketches.by_rows and not packed_sketches.is_grouped(program):
+            continue
+        build(program)
         schedule.annotate(schedule.get_sblock("root"), _PARALLEL, parallel)
         found.append(schedule.trace)
     return found
