@@ -5,10 +5,10 @@ tasks of the bank, which no checkpoint was trained on, as the daemon does withou
 the language model of the shipped checkpoint and with those of `--others`, under each of
 `--settings` (fields of `GenerateConfig`, such as "drawn=0 refined=0.3"). All are compared with
 a search that starts from candidates that were drawn at random (`random`). The cost model is that of
-the shipped checkpoint. The best of the first 1, 4, 10, 16 and 32 measurements of all are timed in
-interleaved rounds. Intervals are by bootstrap over tasks and `--seeds`. `DIR` keeps what is done,
-so that the same command goes on after an interruption. The headline `ratio` is the speed of the
-first's best over that of `random`.
+the shipped checkpoint; with `--whole` each of `--others` has its own. The best of the first 1, 4,
+10, 16 and 32 measurements of all are timed in interleaved rounds. Intervals are by bootstrap over
+tasks and `--seeds`. `DIR` keeps what is done, so that the same command goes on after an
+interruption. The headline `ratio` is the speed of the first's best over that of `random`.
 """
 
 from __future__ import annotations
@@ -48,6 +48,7 @@ def main() -> int:
     """Search, race, print, write."""
     parser = report.parser(__doc__, state="keeps what is done")
     parser.add_argument("--others", type=Path, nargs="*", default=[], help="further checkpoints")
+    parser.add_argument("--whole", action="store_true", help="others with their cost models")
     parser.add_argument("--settings", nargs="*", default=[""], help="of the search")
     parser.add_argument("--trials", type=int, default=16, help="per task (default 16)")
     parser.add_argument("--bank", type=Path, default=BANK)
@@ -98,14 +99,15 @@ def _measure(options: Any) -> report.Row:
 def _arms(options: Any) -> dict[str, SearchStart]:
     """By name."""
     shipped = setting.load(options.checkpoint, options.untrained)
-    models = {_SHIPPED: shipped.model}
-    models |= {path.name: setting.load(path, untrained=False).model for path in options.others}
+    others = {path.name: setting.load(path, untrained=False) for path in options.others}
+    if not options.whole:
+        others = {name: replace(shipped, model=other.model) for name, other in others.items()}
     arms = {_RANDOM: SearchStart(shipped, GenerateConfig(drawn=1))}
-    for name, model in models.items():
+    for name, checkpoint in {_SHIPPED: shipped, **others}.items():
         for text in options.settings:
             fields = dict(field.split("=") for field in text.split())
             config = GenerateConfig.model_validate(fields)
-            arms[f"{name} {text}".strip()] = SearchStart(replace(shipped, model=model), config)
+            arms[f"{name} {text}".strip()] = SearchStart(checkpoint, config)
     return arms
 
 

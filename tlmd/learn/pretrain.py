@@ -5,14 +5,15 @@ speed is unknown. `WEIGHTS` is the language model that `python -m tlmd.model.pre
 without it the checkpoint has random weights, and serves for its cost model only.
 
 `--start DIR` keeps the trees of a checkpoint and adds new ones, for records of programs that it has
-not seen. So that these do not spoil what it knows, `--replay` gives records that it has seen; every
-eighth task of them is trained on, too. Features take longest (one core: about two tasks a second),
-so this is much shorter than fitting all trees again.
+not seen. So that these do not spoil what it knows, `--replay` gives records that it has seen; some
+tasks of each of these files are trained on, too. Features take longest (one core: about two tasks a
+second), so this is much shorter than fitting all trees again.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -34,7 +35,7 @@ from tlmd.space.cache import SpaceCache
 from tlmd.types import Record, Task
 
 _FEWEST = 4  # records of a task; fewer show no order
-_REPLAYED = 8  # one task of so many
+_REPLAYED = 250  # at most so many tasks of a file: kinds of which there are few stay known
 _ADDED = 120  # trees
 
 
@@ -63,9 +64,8 @@ def main(arguments: list[str]) -> int:
         model.load_state_dict(safetensors.torch.load_file(options.model), strict=False)
     tables = FeatureTables(SpaceCache())
     tasks, records = read_all_records(options.records)
-    known, known_records = read_all_records(options.replay)
     new = _tables(tables, tasks, records)
-    seen = _tables(tables, known[::_REPLAYED], known_records)
+    seen = [table for path in options.replay for table in _some(tables, path)]
     cost_model = fit_cost_model(new, seen, start.cost_model, options.seed)
     counts = {"tasks": len(tasks), "measured": sum(len(records[t.id]) for t in tasks)}
     notes = {name: count + start.notes.get(name, 0) for name, count in counts.items()}
@@ -98,6 +98,12 @@ def _tables(
     tables: FeatureTables, tasks: Sequence[Task], records: dict[str, list[Record]]
 ) -> list[Measured]:
     return [tables.table(t, records[t.id]) for t in tasks if len(records[t.id]) >= _FEWEST]
+
+
+def _some(tables: FeatureTables, path: Path) -> list[Measured]:
+    """At most `_REPLAYED` tasks of a file, evenly chosen."""
+    tasks, records = read_all_records([path])
+    return _tables(tables, tasks[:: max(1, math.ceil(len(tasks) / _REPLAYED))], records)
 
 
 def _fit(found: list[Measured], start: CostModel, seed: int) -> CostModel:
