@@ -14,11 +14,14 @@ moment and continued with the same command.
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from benchmarks import report
+from benchmarks.bank_tasks import is_expansion
 from benchmarks.measured import measure_in_rounds
 from tlmd.types import TargetInfo, Task
 
@@ -37,24 +40,23 @@ def main() -> int:
     parser.add_argument("--only", default="", help="alternatives whose names begin so")
     parser.add_argument("--windows", type=Path, help="depthwise convolutions and pools of a file")
     parser.add_argument("--joined", action="store_true", help="attention and expansions")
-    parser.add_argument(
-        "--seldom", action="store_true", help="more grouped convolutions and others"
-    )
+    parser.add_argument("--seldom", action="store_true", help="kinds that networks have seldom")
     parser.set_defaults(seed=_SEED)
     options = parser.parse_args()
-    common = {"groups": options.groups, "seed": options.seed}
-    draw, shares = (
-        partial(_alternatives, **common, only=options.only, seldom=options.seldom),
-        _SHARES,
-    )
-    if options.joined:
-        draw = partial(_joined, **common)
-    if options.windows:
-        draw = partial(_windows, groups=options.groups, path=options.windows)
-        shares = _SHARES_OF_WINDOWS
+    shares = _SHARES_OF_WINDOWS if options.windows else _SHARES
     goals = range(_ROUND, options.candidates + 1, _ROUND)
-    measure_in_rounds(options.state, options.out, draw, shares, goals)
+    measure_in_rounds(options.state, options.out, _draw(options), shares, goals)
     return 0
+
+
+def _draw(options: Any) -> Callable[[TargetInfo], list[Task]]:
+    """What draws the tasks that are asked for."""
+    if options.windows:
+        return partial(_windows, groups=options.groups, path=options.windows)
+    drawn = {"groups": options.groups, "seed": options.seed}
+    if options.joined:
+        return partial(_joined, **drawn)
+    return partial(_alternatives, **drawn, only=options.only, seldom=options.seldom)
 
 
 def _windows(target: TargetInfo, groups: int, path: Path) -> list[Task]:
@@ -76,14 +78,10 @@ def _windows(target: TargetInfo, groups: int, path: Path) -> list[Task]:
 
 def _joined(target: TargetInfo, groups: int, seed: int) -> list[Task]:
     """Half of the tasks attention, half of them expansions with their depthwise convolutions."""
-    from benchmarks.bank_tasks import is_expansion
-    from tlmd.workloads.corpus import held_out_ids
-    from tlmd.workloads.synthetic import synthetic_tasks
     from tlmd.workloads.synthetic_operators import JOINED
 
-    drawn = synthetic_tasks(target, held_out_ids(target), 10 * groups, seed, JOINED)
     found: dict[bool, list[Task]] = {True: [], False: []}
-    for task in (task for portion in drawn for task in portion):
+    for task in _synthetic(target, groups, seed, JOINED):
         if task.attention or is_expansion(task):
             found[bool(task.attention)].append(task)
         if min(map(len, found.values())) >= groups // 2:
@@ -96,19 +94,26 @@ def _alternatives(
 ) -> list[Task]:
     """The alternatives of as many operators that have any, with names that begin with `only`."""
     from tlmd.workloads.alternatives import with_alternatives
-    from tlmd.workloads.corpus import held_out_ids
-    from tlmd.workloads.synthetic import synthetic_tasks
     from tlmd.workloads.synthetic_operators import SELDOM, USUAL
 
     found: list[Task] = []
-    shares = SELDOM if seldom else USUAL
-    drawn = synthetic_tasks(target, held_out_ids(target), 10 * groups, seed, shares)
-    for task in (task for portion in drawn for task in portion):
+    for task in _synthetic(target, groups, seed, SELDOM if seldom else USUAL):
         others = [one for one in with_alternatives([task]) if one.alternative]
         found += [one for one in others if one.alternative.startswith(only)]
         if len({one.group for one in found}) >= groups:
             break
     return found
+
+
+def _synthetic(
+    target: TargetInfo, groups: int, seed: int, shares: Sequence[float]
+) -> Iterator[Task]:
+    """Many more tasks than groups, because only some of them are suitable."""
+    from tlmd.workloads.corpus import held_out_ids
+    from tlmd.workloads.synthetic import synthetic_tasks
+
+    for portion in synthetic_tasks(target, held_out_ids(target), 10 * groups, seed, shares):
+        yield from portion
 
 
 if __name__ == "__main__":

@@ -29,7 +29,6 @@ _CAMPAIGNS = {
     "and seldom": _DATA / "seldom.msgpack.xz",
 }
 _PARTS = (1 / 8, 1 / 4, 1 / 2, 1)
-_FEWEST = 4  # records of a task; fewer show no order
 _COLUMNS = {
     "rank correlation": "cost model",
     "first pick": "cost model @1",
@@ -85,10 +84,9 @@ def _tables(path: Path, seed: int) -> list[Any]:
     from tlmd.space.cache import SpaceCache
 
     tasks, records = read_all_records([path])
-    tables = FeatureTables(SpaceCache())
-    known = [t for t in sorted(tasks, key=lambda t: t.id) if len(records[t.id]) >= _FEWEST]
-    random.Random(seed).shuffle(known)
-    return [tables.table(task, records[task.id]) for task in known]
+    tables = FeatureTables(SpaceCache()).tables(sorted(tasks, key=lambda t: t.id), records)
+    random.Random(seed).shuffle(tables)
+    return tables
 
 
 def _judged(entry: Any, model: Any) -> report.Row:

@@ -48,12 +48,7 @@ class _GemmLoops:
 
 def by_tiles(program: StageSchedule) -> None:
     """Each tile of the result with its whole sum."""
-    nest = _nest(program)
-    *sums, last = nest.sums
-    outer, unrolled = program.tile(last, 2, _MOST_UNROLLED)
-    order = (nest.panel, nest.part, nest.tile, *sums, outer, unrolled, *nest.kernel)
-    program.schedule.reorder(*order)
-    _finish(program, nest, (*sums, outer, unrolled), nest.tile)
+    _by_tiles(program, _nest(program))
 
 
 def by_blocks(program: StageSchedule) -> None:
@@ -68,7 +63,10 @@ def by_blocks(program: StageSchedule) -> None:
 
 def by_rows(program: StageSchedule) -> None:
     """Each block of rows for all panels."""
-    nest = _nest(program, row_loops=3)
+    _by_tiles(program, _nest(program, row_loops=3))
+
+
+def _by_tiles(program: StageSchedule, nest: _GemmLoops) -> None:
     *sums, last = nest.sums
     outer, unrolled = program.tile(last, 2, _MOST_UNROLLED)
     order = (*nest.blocks, nest.panel, nest.part, nest.tile, *sums, outer, unrolled, *nest.kernel)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,8 @@ from tlmd.space.features import WIDTH, FeatureExtractors, speedup, unpack_featur
 from tlmd.space.space import InvalidCandidate
 from tlmd.types import Record, Task
 
+_FEWEST = 4  # records of a task; fewer show no order
+
 
 class FeatureTables:
     """Takes the features from the records; makes those that a record lacks, and keeps them."""
@@ -23,6 +25,12 @@ class FeatureTables:
         self._extractors = FeatureExtractors()
         self._made: dict[str, Floats | None] = {}
         self._decided: dict[str, Any] = {}  # float16, of which there is one row per record
+
+    def tables(
+        self, tasks: Iterable[Task], records: Mapping[str, Sequence[Record]]
+    ) -> list[Measured]:
+        """Those of the tasks that have enough records; `records` by the tasks' ids."""
+        return [self.table(t, records[t.id]) for t in tasks if len(records[t.id]) >= _FEWEST]
 
     def table(self, task: Task, records: Sequence[Record]) -> Measured:
         """Features, seconds and weights of the records that have a program."""

@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import math
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -32,9 +31,7 @@ from tlmd.model.checkpoint import Checkpoint
 from tlmd.model.cost_model import CostModel, Measured
 from tlmd.model.demonstration_file import read_demonstrations
 from tlmd.space.cache import SpaceCache
-from tlmd.types import Record, Task
 
-_FEWEST = 4  # records of a task; fewer show no order
 _REPLAYED = 250  # at most so many tasks of a file: kinds of which there are few stay known
 _ADDED = 120  # trees
 
@@ -64,7 +61,7 @@ def main(arguments: list[str]) -> int:
         model.load_state_dict(safetensors.torch.load_file(options.model), strict=False)
     tables = FeatureTables(SpaceCache())
     tasks, records = read_all_records(options.records)
-    new = _tables(tables, tasks, records)
+    new = tables.tables(tasks, records)
     seen = [table for path in options.replay for table in _some(tables, path)]
     cost_model = fit_cost_model(new, seen, start.cost_model, options.seed)
     counts = {"tasks": len(tasks), "measured": sum(len(records[t.id]) for t in tasks)}
@@ -94,16 +91,10 @@ def fit_cost_model(
     return _fit([*new, *seen], start, seed)
 
 
-def _tables(
-    tables: FeatureTables, tasks: Sequence[Task], records: dict[str, list[Record]]
-) -> list[Measured]:
-    return [tables.table(t, records[t.id]) for t in tasks if len(records[t.id]) >= _FEWEST]
-
-
 def _some(tables: FeatureTables, path: Path) -> list[Measured]:
     """At most `_REPLAYED` tasks of a file, evenly chosen."""
     tasks, records = read_all_records([path])
-    return _tables(tables, tasks[:: max(1, math.ceil(len(tasks) / _REPLAYED))], records)
+    return tables.tables(tasks[:: max(1, math.ceil(len(tasks) / _REPLAYED))], records)
 
 
 def _fit(found: list[Measured], start: CostModel, seed: int) -> CostModel:

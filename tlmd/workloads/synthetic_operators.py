@@ -213,14 +213,15 @@ def _expansion(rng: random.Random) -> Operator:
     """
     is_first = rng.random() < 0.2
     channels, times = rng.choice((8, 16, 24, 32, 40, 48, 64, 80)), rng.choice((3, 4, 6))
-    inner, size = (channels if is_first else channels * times), rng.choice(_SIZES[10:])
-    kernel, stride = rng.choice((3, 3, 5, 7)), rng.choice((1, 1, 2))
-    depthwise = nn.Conv2d(inner, inner, kernel, stride, kernel // 2, groups=inner)
-    first = nn.Conv2d(3, inner, 3, 2, 1) if is_first else nn.Conv2d(channels, inner, 1)
+    size, kernel, stride = rng.choice(_SIZES[10:]), rng.choice((3, 3, 5, 7)), rng.choice((1, 1, 2))
+    if is_first:
+        made, first, shape = channels, nn.Conv2d(3, channels, 3, 2, 1), (1, 3, 2 * size, 2 * size)
+    else:
+        made, shape = channels * times, (1, channels, size, size)
+        first = nn.Conv2d(channels, made, 1)
+    depthwise = nn.Conv2d(made, made, kernel, stride, kernel // 2, groups=made)
     activation = rng.choice((nn.ReLU6, nn.ReLU, nn.SiLU, nn.Hardswish, nn.Identity))
-    layers = nn.Sequential(first, activation(), depthwise, activation())
-    shape = (1, 3, 2 * size, 2 * size) if is_first else (1, channels, size, size)
-    return Operator(layers, (shape,))
+    return Operator(nn.Sequential(first, activation(), depthwise, activation()), (shape,))
 
 
 class _Kind(NamedTuple):
