@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 
 import pytest
+import tvm
 
 from tlmd.measure.noise import Reading
-from tlmd.measure.reference import CacheProbe, DriftMonitor, ReferenceKernel
-from tlmd.space.target import resolve, tvm_target
+from tlmd.measure.reference import CacheProbe, DriftMonitor, ReferenceKernel, scheduled_gemm
+from tlmd.space.target import resolve, tvm_target, vector_unit
 
 
 class Kernel(ReferenceKernel):
@@ -91,3 +93,12 @@ def test_the_real_kernels_tell_a_possible_speed() -> None:
         assert isinstance(reading, Reading)
         assert 0.2 < reading.core < 50 and 1.0 <= reading.caches < 1000
     assert DriftMonitor(kernel, CacheProbe(target, 0), 1e-4).reference_s == 1e-4
+
+
+@pytest.mark.parametrize("cpu", ["x86-64-v3", "x86-64-v4"])
+def test_the_sums_of_the_real_kernel_stay_in_registers(cpu: str) -> None:
+    target = tvm.target.Target({"kind": "llvm", "mcpu": cpu})
+    built = tvm.compile(scheduled_gemm(vector_unit(target).lanes), target)
+    assembly = built.mod.inspect_source("asm")
+    assert "vfmadd" in assembly
+    assert not re.search(r"\(%rsp\), %[yz]mm", assembly)  # loads a vector from the stack

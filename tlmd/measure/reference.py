@@ -49,7 +49,7 @@ class ReferenceKernel:
     """
 
     def __init__(self, target: Any) -> None:
-        self._runtime = tvm.compile(_scheduled_gemm(vector_unit(target).lanes), target).jit()
+        self._runtime = tvm.compile(scheduled_gemm(vector_unit(target).lanes), target).jit()
         self._arrays = [tvm.runtime.empty((_SIZE, _SIZE), "float32") for _ in range(3)]
         for array in self._arrays:
             array.copyfrom(np.full((_SIZE, _SIZE), 0.5, dtype=np.float32))
@@ -149,7 +149,7 @@ def gemm() -> Any:
     return tvm.IRModule({"main": te.create_prim_func([a, b, c])})
 
 
-def _scheduled_gemm(lanes: int) -> Any:
+def scheduled_gemm(lanes: int) -> Any:
     """With a kernel of 4 rows x 2 vectors, for which every CPU has enough registers."""
     schedule = tvm.s_tir.Schedule(gemm())
     block = schedule.get_sblock("c")
