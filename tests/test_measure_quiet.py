@@ -37,7 +37,7 @@ class Monitor:
 
 def context(monitor: Any, wait_quiet: float, tmp_path: Path) -> ServerContext:
     config = MeasureConfig(wait_quiet=wait_quiet)
-    setup = Setup(modules.native(), (0, 1), (0,), str(tmp_path), config.model_dump_json(), 0.0)
+    setup = Setup(modules.native(), (0, 1), (0,), str(tmp_path), config.model_dump_json())
     store: Any = None
     return ServerContext(setup, config, None, store, monitor, tmp_path / "lock")
 

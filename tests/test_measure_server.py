@@ -51,6 +51,12 @@ def test_a_right_program_is_timed_and_verified(measurer: Measurer, cache: Path) 
     assert all(seconds > 0 for seconds in spent.values()), "every stage is timed"
 
 
+def test_a_server_keeps_what_its_slot_takes_when_quiet(measurer: Measurer, cache: Path) -> None:
+    assert outcome_of(measurer, healthy()).drift > 0
+    (kept,) = cache.glob("quiet-*")
+    assert TARGET.fingerprint in kept.name and 1e-7 < float(kept.read_text()) < 1e-3
+
+
 def test_each_trap_costs_one_candidate_and_says_what_it_was(
     measurer: Measurer, capfd: pytest.CaptureFixture[str]
 ) -> None:

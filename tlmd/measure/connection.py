@@ -56,7 +56,6 @@ class Connection:
             code = self.kill()
             reason = ready.error if isinstance(ready, Ready) else f"exit code {code}"
             raise Failed(f"the measuring server did not start ({reason}); see {log_path}")
-        self.reference_s = ready.reference_s
 
     def _await_ready(self, stop: threading.Event) -> Any:
         deadline = time.monotonic() + _START_S

@@ -56,7 +56,6 @@ class Measurer:
         self._references = ReferenceTracker(ReferenceStore(self._cache))
         self._server: Connection | None = None
         self._target: TargetInfo | None = None
-        self._reference_s = 0.0
         self._tickets = itertools.count(1)
         self._submitted: deque[Submission] = deque()  # appended to by any thread
         self._waiting: deque[Submission] = deque()
@@ -191,16 +190,12 @@ class Measurer:
         if target != self._target:
             if self._server is not None:
                 self._server.close()
-            self._server, self._target, self._reference_s = None, target, 0.0
+            self._server, self._target = None, target
             self._references.reset()
         if self._server is None:
             cores, config = self.cores, self._config.model_dump_json()
-            setup = Setup(
-                target, cores.run, cores.build, str(self._cache), config, self._reference_s
-            )
+            setup = Setup(target, cores.run, cores.build, str(self._cache), config)
             self._server = Connection(setup, self._closing)
-            # Kept over restarts, so that drift is always relative to the same moment.
-            self._reference_s = self._server.reference_s
 
     def _send(self, submission: Submission) -> None:
         tasks, server = submission.tasks, self._server

@@ -33,7 +33,7 @@ _WORST = 1.5  # slow caches never cost more, even if the probe is slower
 class Reading:
     """How slow the machine is.
 
-    ``core`` is 1.0 at the speed of the server's start, ``caches`` 1.0 at their best speed.
+    ``core`` is 1.0 at the speed of a quiet machine, ``caches`` 1.0 at their best speed.
     """
 
     core: float = 1.0

@@ -30,8 +30,6 @@ class Setup:
     cache_dir: str
     config_json: str
     """The section `tlmd.config.MeasureConfig`."""
-    reference_s: float
-    """Seconds of the reference kernel as an earlier server measured it; 0: measure it now."""
 
     @property
     def shared(self) -> bool:
@@ -41,9 +39,8 @@ class Setup:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """Server to client: the reference kernel's seconds, or why the server cannot work."""
+    """Server to client: it works, or why it cannot."""
 
-    reference_s: float
     error: str = ""
 
 

@@ -86,11 +86,6 @@ class MeasureServer:
         gc.collect()
         gc.freeze()  # a collection in a child would copy every page that it shares with us
 
-    @property
-    def reference_s(self) -> float:
-        monitor = self._context.drift_monitor
-        return monitor.reference_s if monitor else 1.0
-
     def serve(self, reader: MessageReader) -> None:
         """Serve until the client is gone, then end all children."""
         try:
@@ -272,10 +267,10 @@ def main(sock: int, parent: int) -> int:
     except Exception as error:
         traceback.print_exc()
         reason = " ".join(str(error).split())[-300:] or type(error).__name__
-        send(sock, Ready(0.0, f"{type(error).__name__}: {reason}"))
+        send(sock, Ready(f"{type(error).__name__}: {reason}"))
         return 1
     ends.append(server.end)
-    send(sock, Ready(server.reference_s))
+    send(sock, Ready())
     server.serve(reader)
     return 0
 

@@ -42,7 +42,7 @@ class Samples:
 
     @property
     def drift(self) -> float:
-        """How slow the core was on average, relative to the start of the server."""
+        """How slow the core was on average, relative to a quiet machine."""
         return statistics.fmean(r.core for r in self.readings)
 
 
