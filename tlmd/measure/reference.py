@@ -46,8 +46,8 @@ class ReferenceKernel:
     """A GEMM, compiled once in the server. Each child times it before and after its repeats.
 
     It shows the clock and what another user of the core takes of its arithmetic, not what that user
-    takes of the caches: its data are small, and its sums stay in registers. One whose sums do not
-    took 1.6 times as long beside such a user, and good programs 1.1 times.
+    takes of the caches: its data are small, and its sums stay in registers. Beside such a user a
+    kernel that stored its sums took 1.6 times as long, and good programs took 1.1 times as long.
     """
 
     def __init__(self, target: Any) -> None:
@@ -133,16 +133,18 @@ def settled_monitor(target: Any, lock: Path, setup: Setup) -> DriftMonitor:
     with exclusively(lock):
         os.sched_setaffinity(0, setup.run)
         try:
-            gflops = multiply_adds_of_a_core(target, setup.target)
-            return DriftMonitor(kernel, probe, _quiet_s(kernel, setup), gflops)
+            reference_s = _quiet(setup, f"gemm-{_SIZE}", kernel.settled_seconds())
+            rate = multiply_adds_of_a_core(target, setup.target)
+            gflops = 1 / _quiet(setup, "multiply-adds", 1 / rate)
+            return DriftMonitor(kernel, probe, reference_s, gflops)
         finally:
             os.sched_setaffinity(0, setup.build)
 
 
-def _quiet_s(kernel: ReferenceKernel, setup: Setup) -> float:
-    """What the kernel takes when all is quiet, as far as this and earlier servers have seen it."""
-    name = f"{setup.target.fingerprint}-{_SIZE}"  # another kernel has another name
-    return quiet_time.fastest(Path(setup.cache_dir), name, kernel.settled_seconds())
+def _quiet(setup: Setup, kernel: str, seconds: float) -> float:
+    """What a kernel takes when all is quiet, as far as this and earlier servers have seen it."""
+    name = f"{setup.target.fingerprint}-{kernel}"
+    return quiet_time.fastest(Path(setup.cache_dir), name, seconds)
 
 
 def gemm() -> Any:
