@@ -24,9 +24,6 @@ class Kernel(ReferenceKernel):
     def seconds(self) -> float:
         return self.took
 
-    def settled_seconds(self) -> float:
-        return self.took
-
 
 class Probe(CacheProbe):
     def __init__(self, took: float) -> None:
@@ -38,7 +35,7 @@ class Probe(CacheProbe):
 
 def test_a_slower_clock_is_not_a_slower_cache() -> None:
     kernel, probe = Kernel(1.0), Probe(0.4)
-    drift_monitor = DriftMonitor(kernel, probe)
+    drift_monitor = DriftMonitor(kernel, probe, 1.0)
     kernel.took, probe.took = 1.2, 0.48
     found = drift_monitor.read()
     assert found.core == pytest.approx(1.2) and found.caches == pytest.approx(1.0)
@@ -46,7 +43,7 @@ def test_a_slower_clock_is_not_a_slower_cache() -> None:
 
 def test_a_neighbour_is_told_and_so_is_that_it_left() -> None:
     probe = Probe(0.4)
-    drift_monitor = DriftMonitor(Kernel(1.0), probe)
+    drift_monitor = DriftMonitor(Kernel(1.0), probe, 1.0)
     probe.took = 0.6
     assert [drift_monitor.read().caches for _ in range(5)] == pytest.approx([1.5] * 5, rel=0.01)
     probe.took = 0.4
@@ -55,7 +52,7 @@ def test_a_neighbour_is_told_and_so_is_that_it_left() -> None:
 
 def test_what_began_beside_a_neighbour_learns_what_quiet_is() -> None:
     probe = Probe(0.6)
-    drift_monitor = DriftMonitor(Kernel(1.0), probe)
+    drift_monitor = DriftMonitor(Kernel(1.0), probe, 1.0)
     probe.took = 0.4
     for _ in range(20):
         assert drift_monitor.read().caches == 1.0
@@ -65,7 +62,7 @@ def test_what_began_beside_a_neighbour_learns_what_quiet_is() -> None:
 
 def test_one_reading_that_is_too_fast_is_forgotten() -> None:
     probe = Probe(0.4)
-    drift_monitor = DriftMonitor(Kernel(1.0), probe)
+    drift_monitor = DriftMonitor(Kernel(1.0), probe, 1.0)
     probe.took = 0.2
     drift_monitor.read()
     probe.took = 0.4
@@ -75,7 +72,7 @@ def test_one_reading_that_is_too_fast_is_forgotten() -> None:
 
 def test_children_share_what_is_known_of_the_best() -> None:
     probe = Probe(0.6)
-    drift_monitor = DriftMonitor(Kernel(1.0), probe)
+    drift_monitor = DriftMonitor(Kernel(1.0), probe, 1.0)
     pid = os.fork()
     if not pid:
         probe.took = 0.4
@@ -90,7 +87,8 @@ def test_the_real_kernels_tell_a_possible_speed() -> None:
     info = resolve("native", 1)
     target = tvm_target(info)
     kernel = ReferenceKernel(target)
-    drift_monitor = DriftMonitor(kernel, CacheProbe(target, info.l2_bytes))
+    probe = CacheProbe(target, info.l2_bytes)
+    drift_monitor = DriftMonitor(kernel, probe, kernel.settled_seconds())
     for reading in [drift_monitor.read() for _ in range(5)]:
         assert isinstance(reading, Reading)
         assert 0.2 < reading.core < 50 and 1.0 <= reading.caches < 1000

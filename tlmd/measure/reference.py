@@ -97,7 +97,7 @@ class CacheProbe:
 class DriftMonitor:
     """Measures how slow the machine is. Forked children share the best cache speed seen so far.
 
-    ``reference_s``: what the reference kernel takes when all is quiet; measured where it is 0.
+    ``reference_s``: what the reference kernel takes when all is quiet.
     ``gflops``: the most 1e9 float32 operations per second of a core; infinite if unknown.
     """
 
@@ -105,12 +105,12 @@ class DriftMonitor:
         self,
         kernel: ReferenceKernel,
         probe: CacheProbe,
-        reference_s: float = 0,
+        reference_s: float,
         gflops: float = math.inf,
     ) -> None:
         self._kernel, self._probe = kernel, probe
         self.gflops = gflops
-        self.reference_s = reference_s or kernel.settled_seconds()
+        self.reference_s = reference_s
         self._best = np.frombuffer(mmap.mmap(-1, 8), np.float64)
         self._best[0] = min(self._beside()[1] for _ in range(_SETTLING))
 
