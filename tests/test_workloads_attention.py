@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from random import Random
 from typing import Any
 
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from torch import nn
 from tvm import te
+from tvm.s_tir import Schedule
 
 from tests.lowered import INFO, error_of, lowered_module, task_names
 from tlmd.alternatives.attention import Attention
@@ -190,6 +192,19 @@ def test_power_of_two(exponents: list[float]) -> None:
     want = np.exp2(values.astype("float64"))
     np.testing.assert_allclose(found.numpy(), want, rtol=2e-7, atol=1e-38)
     assert found.numpy()[-3] == 0
+
+
+@pytest.mark.parametrize("cpu", ["x86-64-v3", "x86-64-v4"])
+def test_powers_are_made_vector_by_vector(cpu: str) -> None:
+    target = tvm.target.Target({"kind": "llvm", "mcpu": cpu})
+    values = te.placeholder(long((8, 512)), DTYPE, name="x")
+    powers = te.compute(values.shape, lambda *at: power_of_two(values[at]), name="powers")
+    schedule = Schedule(tvm.IRModule({"main": te.create_prim_func([values, powers])}))
+    _, column = schedule.get_loops(schedule.get_sblock("powers"))
+    schedule.vectorize(schedule.split(column, [None, vector_unit(target).lanes])[1])
+    assembly = tvm.compile(schedule.mod, target).mod.inspect_source("asm")
+    assert "vfmadd" in assembly
+    assert not re.search("vunpck|vshuf", assembly)  # of numbers of several iterations
 
 
 def _axes(order: str) -> list[int]:

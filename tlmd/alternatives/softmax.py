@@ -43,7 +43,9 @@ def power_of_two_to_truncate(exponent: Any) -> Any:
 def _power(exponent: Any, polynomial: Sequence[float]) -> Any:
     # The constant is first: a comparison with NaN is false, and takes the second.
     clipped = tirx.max(_float(_LEAST), exponent)
-    whole = tirx.nearbyint(clipped)
+    # To the nearest whole number, as `nearbyint`, whose loops TVM would not make vectors of: LLVM
+    # then makes them of several iterations, and shuffles.
+    whole = tirx.round(clipped)
     part = clipped - whole
     *factors, found = map(_float, polynomial)
     for factor in reversed(factors):
