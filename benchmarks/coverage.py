@@ -26,6 +26,7 @@ import psutil
 
 from benchmarks import networks, networks_onnx, report
 from benchmarks.coverage_page import page, summary
+from tlmd.durable import replacing
 
 GROUPS = (*networks.LISTS, *networks.ONNX_GROUPS)
 _POLL_S = 0.2
@@ -201,9 +202,8 @@ def _result(rows: list[report.Row], here: report.Row) -> report.Row:
 def _save(result: report.Row, path: Path | None) -> None:
     """Write after each network, so that an interrupted run can be resumed."""
     if path is not None:
-        partial = path.with_suffix(".part")
-        partial.write_text(json.dumps(result, indent=1) + "\n")
-        partial.replace(path)
+        with replacing(path) as new:
+            new.write_text(json.dumps(result, indent=1) + "\n")
 
 
 def _write_page(options: argparse.Namespace) -> int:

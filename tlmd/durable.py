@@ -1,8 +1,10 @@
-"""What is written must be on disk before anything relies on it."""
+"""Files that are on disk before anything relies on them, and that are whole or not there."""
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 
@@ -13,3 +15,19 @@ def sync(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Where to write a file that takes the place of `path` when the block ends.
+
+    Others see the old file or all of the new one, also where several processes write at once. If
+    the block raises, the old file stays. Raises `OSError` where the directory cannot be written.
+    """
+    new = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        yield new
+        new.replace(path)
+    finally:
+        with contextlib.suppress(OSError):
+            new.unlink(missing_ok=True)

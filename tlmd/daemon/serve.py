@@ -18,6 +18,7 @@ from tlmd import __version__
 from tlmd.children import VERBOSE
 from tlmd.config import Config
 from tlmd.daemon.log_files import bound_logs
+from tlmd.durable import replacing
 from tlmd.errors import DiskFull, Unavailable
 from tlmd.state_dir import make_state_dir
 from tlmd.supervisor import SUPERVISOR
@@ -109,10 +110,9 @@ def _token(state_dir: Path) -> str:
 
 
 def _write_note(path: Path, note: dict[str, Any]) -> None:
-    partial = path.with_name(".daemon.json")
-    partial.write_text(json.dumps(note) + "\n")
-    partial.chmod(0o600)
-    partial.replace(path)
+    with replacing(path) as new:
+        new.write_text(json.dumps(note) + "\n")
+        new.chmod(0o600)
 
 
 def _handle_signals(service: Any) -> None:

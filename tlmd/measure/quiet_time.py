@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import math
-import os
 from pathlib import Path
+
+from tlmd.durable import replacing
 
 
 def fastest(directory: Path, name: str, seconds: float) -> float:
@@ -24,8 +25,6 @@ def fastest(directory: Path, name: str, seconds: float) -> float:
         known = float(path.read_text())
     if 0 < known <= seconds:
         return known
-    temporary = path.with_name(f".{path.name}-{os.getpid()}")
-    with contextlib.suppress(OSError):
-        temporary.write_text(f"{seconds!r}\n")
-        temporary.replace(path)
+    with contextlib.suppress(OSError), replacing(path) as new:
+        new.write_text(f"{seconds!r}\n")
     return seconds

@@ -18,6 +18,7 @@ from pathlib import Path
 import safetensors.torch
 import torch
 
+from tlmd.durable import replacing
 from tlmd.model import network
 from tlmd.model.demonstration import TaskDemonstrations, TaskTensors
 from tlmd.model.demonstration_file import read_demonstrations
@@ -118,9 +119,8 @@ def _train(
 def _save(model: Gpt2, path: Path) -> None:
     """Write the weights."""
     weights = {name: weight.cpu().contiguous() for name, weight in model.state_dict().items()}
-    partial = path.with_suffix(".partial")
-    safetensors.torch.save_file(weights, partial)
-    partial.replace(path)
+    with replacing(path) as new:
+        safetensors.torch.save_file(weights, new)
 
 
 if __name__ == "__main__":

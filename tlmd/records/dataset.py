@@ -6,16 +6,15 @@ A file whose name ends with ``.gz`` or ``.xz`` is compressed, to about an eighth
 
 from __future__ import annotations
 
-import contextlib
 import gzip
 import lzma
-import os
 import zlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from tlmd import wire
+from tlmd.durable import replacing, sync
 from tlmd.errors import BadInput, Failed, in_one_line
 from tlmd.types import Record, Task
 
@@ -72,16 +71,11 @@ def write_dataset(path: Path, tasks: Iterable[Task], records: Iterable[Record]) 
     """Write a data set file completely or not at all. Raises `Failed` if that is impossible."""
     data = wire.pack(Dataset(_MAGIC, DATASET_VERSION, tuple(tasks), tuple(records)))
     data = _convert(path, data, _COMPRESS)
-    temporary = Path(f"{path}.tmp")
     try:
-        with open(temporary, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
+        with replacing(Path(path)) as new:
+            new.write_bytes(data)
+            sync(new)
     except OSError as error:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
         raise Failed(f"cannot write {path}: {error.strerror}; choose another path") from error
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tlmd import wire
+from tlmd.durable import replacing
 from tlmd.errors import BadInput, Failed, in_one_line
 from tlmd.records.dataset import check_version, read_dataset
 from tlmd.types import Task
@@ -25,11 +26,10 @@ class TaskFile:
 
 def save_tasks(path: Path, tasks: Iterable[Task]) -> None:
     """Write tasks as msgpack. The file is complete or missing. Raises `Failed` on a full disk."""
-    partial = path.with_name(path.name + ".partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_bytes(wire.pack(TaskFile(_MAGIC, _VERSION, tuple(tasks))))
-        partial.replace(path)
+        with replacing(path) as new:
+            new.write_bytes(wire.pack(TaskFile(_MAGIC, _VERSION, tuple(tasks))))
     except OSError as error:
         raise Failed(f"cannot write {path}: {error.strerror}; check the disk") from error
 
