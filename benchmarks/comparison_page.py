@@ -7,7 +7,7 @@ from itertools import product
 
 from benchmarks import report
 from benchmarks.deployments import METASCHEDULE, PEERS, TLMD
-from benchmarks.end_to_end import LABELS
+from benchmarks.end_to_end import LABELS, best_ratio
 from tlmd.model_spec import BF16, FP32, INT8
 
 Column = tuple[str, Callable[[report.Row], str]]
@@ -133,17 +133,13 @@ def summary_table(machines: dict[str, list[report.Row]]) -> str:
 
 
 def _ratio_of(rows: list[report.Row]) -> Callable[[report.Row], str]:
-    known = {row["model"]: _interval(row[_BEST_RATIO], row["low"], row["high"]) for row in rows}
+    known = {row["model"]: best_ratio(row) for row in rows}
     return lambda row: known.get(row["model"], _NO_ROW)
 
 
 def _of_limit(row: report.Row) -> str:
     limit = row.get("limit")
     return _NO_ROW if limit is None else f"{limit / row[TLMD]:.0%}".replace("%", " %")
-
-
-def _interval(middle: float, low: float, high: float) -> str:
-    return f"{middle:.2f} [{low:.2f}, {high:.2f}]"
 
 
 def _minutes(seconds: float) -> str:
@@ -172,7 +168,7 @@ _MODEL: Column = ("model", lambda row: str(NAMES.get(row["model"], row["model"])
 _TLMD: Column = ("tlmd", lambda row: f"**{_ms(row[TLMD])}**")
 _UNTUNED: Column = ("untuned TVM", lambda row: _ms(row["untuned"]))
 _PEERS = tuple(_of(name) for name in PEERS)
-_BEST: Column = ("best / tlmd", lambda row: _interval(row[_BEST_RATIO], row["low"], row["high"]))
+_BEST: Column = ("best / tlmd", best_ratio)
 _LIMIT: Column = ("of the limit", _of_limit)
 _ERROR: Column = ("error", lambda row: f"{row['error']:.0e}")
 _TUNING: Column = ("tuning", lambda row: _minutes(row["wall_s"]))
@@ -180,7 +176,7 @@ _COMMIT: Column = ("commit", lambda row: str(row["commit"]))
 _STOCK_TIME: Column = ("MetaSchedule", lambda row: _ms(row[METASCHEDULE]))
 _STOCK_RATIO: Column = (
     "MetaSchedule / tlmd",
-    lambda row: _interval(*row[f"{METASCHEDULE} / tlmd"]),
+    lambda row: report.interval(*row[f"{METASCHEDULE} / tlmd"]),
 )
 _STOCK_TOOK: Column = (
     "MetaSchedule took",

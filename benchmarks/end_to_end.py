@@ -52,7 +52,8 @@ def main() -> int:
     if options.resume and options.json is None:
         parser.error("--resume needs --json FILE")
     document = _measure_models(options)
-    report.show("milliseconds per run; best / tlmd with its 95 % interval", document["models"])
+    title = f"milliseconds per run in {options.precision}; best / tlmd with its 95 % interval"
+    report.show(title, map(shown, document["models"]))
     report.finish(document, options.json)
     return 0
 
@@ -89,6 +90,25 @@ def _document(machine: report.Row, rows: list[report.Row]) -> report.Row:
         "machine": machine,
         "models": rows,
     }
+
+
+def shown(row: report.Row) -> report.Row:
+    """The figures of a row that a terminal has room for."""
+    stock = row.get(f"{METASCHEDULE} / tlmd")
+    return {
+        **{name: row[name] for name in ("model", "cores", "trials")},
+        "budget": row.get("budget_s"),
+        **{name: row[name] for name in (TLMD, *PEERS)},
+        "best / tlmd": best_ratio(row),
+        f"{METASCHEDULE} / tlmd": report.interval(*stock) if stock else None,
+        "error": row["error"],
+        "wall_s": row["wall_s"],
+    }
+
+
+def best_ratio(row: report.Row) -> str:
+    """The time of the fastest of the other four over that of tlmd, with its interval."""
+    return report.interval(row["best / tlmd"], row["low"], row["high"])
 
 
 def _row(

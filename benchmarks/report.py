@@ -62,13 +62,14 @@ def machine() -> Row:
 
 
 def show(title: str, rows: Iterable[Row]) -> None:
-    """Print rows of equal keys as a table."""
+    """Print rows of equal keys as a table, without the columns in which all are None."""
     rows = list(rows)
+    names = [name for name in rows[0] if any(row[name] is not None for row in rows)]
     table = Table(title=title, title_justify="left")
-    for name in rows[0]:
+    for name in names:
         table.add_column(name, justify="left" if isinstance(rows[0][name], str) else "right")
     for row in rows:
-        table.add_row(*(_text(value) for value in row.values()))
+        table.add_row(*(_text(row[name]) for name in names))
     Console(width=140).print(table)
 
 
@@ -88,6 +89,11 @@ def finish(result: Row, path: Path | None) -> None:
         path.write_text(json.dumps(result, indent=1) + "\n")
 
 
+def interval(middle: float, low: float, high: float) -> str:
+    """A figure with its interval."""
+    return f"{middle:.2f} [{low:.2f}, {high:.2f}]"
+
+
 def geometric_mean(values: Iterable[float]) -> float:
     """The geometric mean of positive numbers."""
     values = list(values)
@@ -100,6 +106,8 @@ def _folder(text: str) -> Path:
 
 
 def _text(value: Any) -> str:
+    if value is None:
+        return "-"
     return (
         f"{value:.3g}"
         if isinstance(value, float) and value < 100

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import comparison
+from benchmarks import comparison, end_to_end
 from benchmarks.comparison_page import page, summary_table
 from tlmd.model_spec import FP32
 
@@ -78,3 +78,12 @@ def test_rows_without_their_destination_are_refused(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
     assert done.returncode == 2
     assert "--add and --to need each other" in done.stderr
+
+
+def test_the_terminal_shows_rows_with_and_without_metaschedule() -> None:
+    stock = {"metaschedule": 6.0, "metaschedule / tlmd": [3.0, 2.5, 3.5], "commit": "abc1234"}
+    one, other = map(end_to_end.shown, (row("gpt2", 1.5), row("gpt2", 1.5, trials=64) | stock))
+    assert one.keys() == other.keys()
+    assert (one["budget"], one["metaschedule / tlmd"]) == (None, None)
+    assert other["metaschedule / tlmd"] == "3.00 [2.50, 3.50]"
+    assert other["best / tlmd"] == "1.50 [1.40, 1.60]"
