@@ -43,7 +43,7 @@ def wait_for(condition: Callable[[], Any], seconds: float, what: str) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"no {what} within {seconds} s"
-        time.sleep(0.1)
+        time.sleep(0.2)  # some conditions look at every process of the machine
 
 
 def children(pid: int) -> list[int]:

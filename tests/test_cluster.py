@@ -6,6 +6,7 @@ import os
 import time
 import urllib.request
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -73,12 +74,14 @@ def _check_second_submissions(
         ("again", f"the state directory {state} is in use by pid"),
         ("other", "another daemon has the slots of this Ray cluster"),
     ):
-        told: list[str] = []
-        deadline = time.monotonic() + 150
-        while not any("failed" in line for line in told) and time.monotonic() < deadline:
-            told = head.ray("job", "status", name).stdout.splitlines()
+        processes.wait_for(partial(_has_failed, head, name), 150, f"end of {name}")
+        told = head.job(name)["message"].splitlines()
         (line,) = [line for line in told if line.startswith("tlmd: ")]
         assert reason in line
+
+
+def _has_failed(head: RayHead, name: str) -> bool:
+    return bool(head.job(name)["status"] == "FAILED")
 
 
 def _check_refused_target(state: Path) -> None:
