@@ -43,6 +43,8 @@ random. The input is one image of 224 x 224 (Inception-v3: 299 x 299; DCGAN make
 16 frames of 112 x 112 (ResNet3D-18), 128 tokens, or thirty seconds of sound (Whisper). Rows are of
 different commits, those of one core mostly while another program used the other core.
 
+- **untuned TVM**: with TVM's default schedules. Newer rows have the sum of the tasks' times where
+  the model would run for more than five seconds.
 - **best / tlmd**: the time of the fastest of PyTorch eager, torch.compile (max-autotune), ONNX
   Runtime and OpenVINO over the time of tlmd, the median of paired ratios with its 95 % interval.
   More than 1: tlmd is faster.
