@@ -199,6 +199,22 @@ def test_running_again_continues(tuned: Run, daemon: tlmd.Daemon) -> None:
     assert less["state"] == "done" and own() == after
 
 
+def test_an_untuned_model_that_would_run_for_long_is_not_run(
+    tuned: Run, daemon: tlmd.Daemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tlmd.client import export
+
+    monkeypatch.setattr(export, "_LONGEST_UNTUNED_MS", 0.0)
+    job = next(job for job in daemon.jobs() if job["model"] == tuned.summary["model"])
+    with endtoend.known_roofline():
+        result = daemon.job(job["id"]).export(tmp_path)
+    check(result.summary, TRIALS + 1)
+    total_us = sum(task["weight"] * task["untuned_us"] for task in result.summary["tasks"])
+    assert result.untuned_is_sum
+    assert result.summary["e2e"]["untuned_ms"] == pytest.approx(total_us / 1e3, rel=1e-3)
+    assert "the sum of its tasks" in (tmp_path / "report.html").read_text()
+
+
 def test_onnx_file(daemon: tlmd.Daemon, tmp_path: Path) -> None:
     model = small_network.save_onnx(tmp_path / "net.onnx")
     result = tune(model, daemon, 1, out=tmp_path / "out")

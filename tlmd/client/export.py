@@ -5,10 +5,12 @@ This runs in the user's process and reads the record store, so it works with and
 
 from __future__ import annotations
 
+import math
 import tempfile
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 
 from tlmd.alternatives import packed, words
@@ -29,6 +31,7 @@ from tlmd.types import TargetInfo, Task
 from tlmd.workloads import alternatives, lowering, whole_model
 from tlmd.workloads.preparation import LoweredModel, lower_sets
 
+_LONGEST_UNTUNED_MS = 5_000.0
 _SLOWED = 1.15  # times the reference kernel's time of a quiet machine
 
 
@@ -96,6 +99,8 @@ def deliver(
     """Compile, verify, time and write the model. `started_at` is monotonic time in seconds.
 
     Each set of input shapes (`models`) becomes a library; the result has the times of the first.
+    An untuned model that would run for longer than five seconds is not run: large ones take
+    minutes. Its time is then the sum of its tasks'.
     `before_timing` is called when the model is compiled, before anything is timed. `lowered`: as in
     `export`.
     """
@@ -109,6 +114,7 @@ def deliver(
         untuned = libraries.untuned(models, target, scratch / "untuned")
         tuned = libraries.tuned(models, result, folder)
         rivals = model_choice.compile_rivals(models, result, scratch / "rivals")
+        sums = [_untuned_ms(model, result) for model in models]
         before_timing()
         with _reserved_slot(state_dir, cores):
             if model_choice.choose(models, result, tuned, rivals, cores, scratch):
@@ -123,20 +129,31 @@ def deliver(
                     cores,
                     scratch,
                     target.device,
+                    times_untuned=not _LONGEST_UNTUNED_MS < untuned_ms < math.inf,
                 )
-                for model, plain, one in zip(models, untuned, tuned, strict=True)
+                for model, plain, one, untuned_ms in zip(models, untuned, tuned, sums, strict=True)
             ]
         sources, paths = [model.source for model in models], [one.path for one in tuned]
         whole_model.write_runners(folder, sources, paths, target)
         if lowered and out is not None:
             _write_lowered(models, result, out)
-    document = result.summary(time.monotonic() - started_at, (times[0], tuned[0]))
+    whole = times[0]
+    if is_sum := whole.untuned_ms is None:
+        whole = replace(whole, untuned_ms=sums[0])
+    document = result.summary(time.monotonic() - started_at, (whole, tuned[0]))
     limits = tuple(result.shares.get(r.chosen.id, (0.0, ""))[1] for r in result.rows())
-    if out is not None:
-        reports.write(out, document, times[0].pytorch_ms, limits)
     own = [record.outcome for state in states for record in state.own if record.outcome.ok]
     slowed = sum(outcome.drift > _SLOWED for outcome in own) / max(1, len(own))
-    return TuneResult(document, out, times[0].pytorch_ms, False, limits, slowed)
+    found = TuneResult(document, out, whole.pytorch_ms, False, limits, slowed, is_sum)
+    if out is not None:
+        reports.write(out, found)
+    return found
+
+
+def _untuned_ms(model: LoweredModel, result: reports.Result) -> float:
+    """The sum of the tasks' times with TVM's default schedules; infinite if one is unknown."""
+    known = {row.direct.id: row.untuned for row in result.rows()}
+    return 1e3 * sum(task.weight * known.get(task.id, math.inf) for task in model.tasks)
 
 
 def _shares(

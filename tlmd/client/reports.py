@@ -5,12 +5,13 @@ from __future__ import annotations
 import html
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from tlmd.alternatives.transforms import MULTIPLIED
+from tlmd.client.tune_result import TuneResult
 from tlmd.errors import Failed
 from tlmd.model_spec import BF16, FP32, INT8
 from tlmd.pipeline.task_groups import TaskGroup
@@ -156,13 +157,11 @@ def _whole(times: Any, library: Any) -> dict[str, Any]:
     }
 
 
-def write(
-    out: Path, document: dict[str, Any], pytorch_ms: float | None, limits: Sequence[str]
-) -> None:
+def write(out: Path, result: TuneResult) -> None:
     """Write ``summary.json`` and ``report.html`` to `out`. Raises `Failed` on a full disk."""
     try:
-        (out / "summary.json").write_text(json.dumps(document, indent=1) + "\n")
-        (out / "report.html").write_text(_page(document, pytorch_ms, limits))
+        (out / "summary.json").write_text(json.dumps(result.summary, indent=1) + "\n")
+        (out / "report.html").write_text(_page(result))
     except OSError as error:
         raise Failed(f"cannot write the results to {out}: {error.strerror}") from error
 
@@ -201,11 +200,26 @@ def of_limit(task: dict[str, Any], limit: str) -> str:
     return f"{share:.0%} {limit}".rstrip() if share is not None else "?"
 
 
-def _page(document: dict[str, Any], pytorch_ms: float | None, limits: Sequence[str]) -> str:
-    whole = document["e2e"]
+def untuned_text(result: TuneResult) -> str:
+    """What the reports say of the time of the untuned model."""
+    milliseconds = result.summary["e2e"]["untuned_ms"]
+    if result.untuned_is_sum:
+        return f"about {milliseconds / 1e3:.0f} s (the sum of its tasks)"
+    return f"{milliseconds:.2f} ms"
+
+
+def whole_speed_up(result: TuneResult) -> str:
+    """Untuned time divided by tuned time of the whole model."""
+    whole = result.summary["e2e"]
     ratio = whole["untuned_ms"] / whole["tuned_ms"]
+    return f"about {ratio:.0f}" if result.untuned_is_sum else f"{ratio:.1f}"
+
+
+def _page(result: TuneResult) -> str:
+    document, pytorch_ms = result.summary, result.pytorch_ms
+    whole, ratio = document["e2e"], whole_speed_up(result)
     facts = [
-        ("untuned", f"{whole['untuned_ms']:.2f} ms"),
+        ("untuned", untuned_text(result)),
         ("PyTorch eager", f"{pytorch_ms:.2f} ms" if pytorch_ms else "not measured"),
         ("tuned", f"{whole['tuned_ms']:.2f} ms"),
         ("largest error", f"{whole['max_abs_err']:.1e}"),
@@ -216,13 +230,13 @@ def _page(document: dict[str, Any], pytorch_ms: float | None, limits: Sequence[s
         ("precision", document.get("precision", FP32)),
     ]
     listed = "".join(f"<dt>{html.escape(k)}</dt><dd>{html.escape(v)}</dd>" for k, v in facts)
-    pairs = zip(document["tasks"], limits, strict=True)
+    pairs = zip(document["tasks"], result.limits, strict=True)
     ordered = sorted(pairs, key=lambda pair: _share(pair[0]), reverse=True)
     rows = "".join(_row(task, limit) for task, limit in ordered)
     return (
         f"<!doctype html><html lang=en><meta charset=utf-8><title>{html.escape(document['model'])}"
         f" tuned by tlmd</title><style>{_STYLE}</style><h1>{html.escape(document['model'])}</h1>"
-        f"<p class=big>{ratio:.1f} times faster than untuned</p><dl>{listed}</dl><table><tr>"
+        f"<p class=big>{ratio} times faster than untuned</p><dl>{listed}</dl><table><tr>"
         "<th>task<th>weight<th>untuned &micro;s<th>tuned &micro;s<th>speed-up<th>GFLOP/s"
         f"<th>of limit<th>trials<th>verified</tr>{rows}</table><p>Of limit: the share of the run "
         "cores' measured peak that a program reaches. The peak is the multiply-add speed (compute) "

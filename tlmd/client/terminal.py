@@ -92,9 +92,9 @@ def _print(console: Console, result: Any) -> None:
     whole = document["e2e"]
     torch_text = f", PyTorch eager {result.pytorch_ms:.2f} ms" if result.pytorch_ms else ""
     lines = [
-        f"whole model: untuned {whole['untuned_ms']:.2f} ms{torch_text}, "
+        f"whole model: untuned {reports.untuned_text(result)}{torch_text}, "
         f"[bold]tuned {whole['tuned_ms']:.2f} ms[/bold] "
-        f"({whole['untuned_ms'] / whole['tuned_ms']:.1f}x), "
+        f"({reports.whole_speed_up(result)}x), "
         f"largest error {whole['max_abs_err']:.1e}",
         f"{document['measured']} candidates measured, {document['failed']} failed, "
         f"{document['wall_s']:.0f} s total; records applied to {whole['functions_with_record']} "

@@ -34,6 +34,9 @@ class TuneResult:
     slowed: float = 0.0
     """Share of the job's times that were taken while other programs slowed the cores."""
 
+    untuned_is_sum: bool = False
+    """The time of the untuned model is the sum of its tasks', since it would run for too long."""
+
     def to_plain(self) -> dict[str, Any]:
         """The result for a message to another process."""
         return asdict(self) | {"out": str(self.out) if self.out else None}

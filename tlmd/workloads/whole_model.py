@@ -79,7 +79,9 @@ _FULL_BYTES = 1 << 20  # if less disk is free, linking failed because the disk i
 class WholeModelTimes:
     """Times of the best of the interleaved runs in milliseconds, and the error of the outputs."""
 
-    untuned_ms: float
+    untuned_ms: float | None
+    """None: it was not to be timed."""
+
     tuned_ms: float
 
     pytorch_ms: float | None
@@ -130,15 +132,22 @@ def measure(
     run_cores: tuple[int, ...],
     scratch: Path,
     device: str = compiled_model.CPU,
+    times_untuned: bool = True,
 ) -> WholeModelTimes:
     """Time both libraries and the original in one process that is pinned to `run_cores`.
 
     All run on `device`, with their inputs there. `spec` is the model, which the process loads again
-    to run the original. Raises `Failed` if the process fails, or if outputs of the tuned model are
-    wrong (not finite).
+    to run the original. Without `times_untuned` the untuned library runs only where the original
+    cannot be run. Raises `Failed` if the process fails, or if outputs of the tuned model are wrong
+    (not finite).
     """
-    plan = {"untuned": str(untuned), "tuned": str(tuned), "spec": wire.pack(spec).hex()}
-    plan["device"] = device
+    plan = {
+        "untuned": str(untuned),
+        "tuned": str(tuned),
+        "spec": wire.pack(spec).hex(),
+        "device": device,
+        "times_untuned": times_untuned,
+    }
     module, doing = "tlmd.workloads.whole_model", "timing the whole model"
     times = WholeModelTimes(**timing_process.run(module, plan, inputs, run_cores, scratch, doing))
     if not math.isfinite(times.max_abs_err):
@@ -154,16 +163,15 @@ def _main(plan_path: str) -> None:
     device = plan["device"]
     original, torch_run = _original(spec, inputs, len(plan["cores"]), device)
     untuned, tuned = (_virtual_machine(plan[name], device) for name in ("untuned", "tuned"))
-    runs: dict[str, Callable[[], Any]] = {
-        "untuned": lambda: untuned(inputs),
-        "tuned": lambda: tuned(inputs),
-    }
+    runs: dict[str, Callable[[], Any]] = {"tuned": lambda: tuned(inputs)}
+    if plan["times_untuned"]:
+        runs["untuned"] = lambda: untuned(inputs)
     if torch_run is not None:
         runs["pytorch"] = torch_run
     expected = original if original is not None else untuned(inputs)
     error = _largest_error(tuned(inputs), expected)
     best = _interleave(runs)
-    times = WholeModelTimes(best["untuned"], best["tuned"], best.get("pytorch"), error)
+    times = WholeModelTimes(best.get("untuned"), best["tuned"], best.get("pytorch"), error)
     print(json.dumps(asdict(times)))
 
 
