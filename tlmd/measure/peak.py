@@ -144,10 +144,13 @@ def _main(what: str, spec: str, cores: tuple[int, ...]) -> None:
         return
     from tlmd.measure import peak_kernels as kernels
 
-    found = Roofline(
-        kernels.multiply_adds(target, info, cores), kernels.bandwidths(target, info, cores)
-    )
-    print(json.dumps(asdict(found)))
+    # Two tenths of a second each: all of one may fall into a moment in which another program has
+    # one of the cores, and half of the peak was seen.
+    first = kernels.multiply_adds(target, info, cores)
+    bandwidths = kernels.bandwidths(target, info, cores)
+    again = kernels.multiply_adds(target, info, cores)
+    gflops = {dtype: max(speed, again[dtype]) for dtype, speed in first.items()}
+    print(json.dumps(asdict(Roofline(gflops, bandwidths))))
 
 
 if __name__ == "__main__":
