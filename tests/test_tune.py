@@ -211,7 +211,7 @@ def test_an_untuned_model_that_would_run_for_long_is_not_run(
     check(result.summary, TRIALS + 1)
     total_us = sum(task["weight"] * task["untuned_us"] for task in result.summary["tasks"])
     assert result.untuned_is_sum
-    assert result.summary["e2e"]["untuned_ms"] == pytest.approx(total_us / 1e3, rel=1e-3)
+    assert result.summary["e2e"]["untuned_ms"] == pytest.approx(total_us / 1e3, abs=2e-4)
     assert "the sum of its tasks" in (tmp_path / "report.html").read_text()
 
 
