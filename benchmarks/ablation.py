@@ -205,8 +205,8 @@ def _over_random(
     for count in bank_judge.COUNTS:
         found = _values(judged, f"TLM + search @{count}")
         below = _values(drawn, f"random + search @{count}")
-        low, high = interval_over_seeds(found, below)
-        row[f"@{count}"] = f"{found.mean() / below.mean():.2f} [{low:.2f}, {high:.2f}]"
+        interval = interval_over_seeds(found, below)
+        row[f"@{count}"] = report.interval(found.mean() / below.mean(), *interval)
     return row
 
 

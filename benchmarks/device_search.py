@@ -142,8 +142,7 @@ def _gain(name: str, compared: _BySeed, k: int) -> tuple[float, float, float]:
 def _row(name: str, compared: _BySeed, options: Any) -> report.Row:
     row: report.Row = {"search": name}
     for k in _counts(options):
-        mean, low, high = _gain(name, compared, k)
-        row[f"@{k}"] = f"{mean:.2f} [{low:.2f}, {high:.2f}]"
+        row[f"@{k}"] = report.interval(*_gain(name, compared, k))
     return row
 
 
