@@ -7,10 +7,15 @@ from typing import Any
 
 from tlmd.alternatives import attention as stages
 from tlmd.alternatives import bfloat16
-from tlmd.alternatives.scheduling import StageSchedule
+from tlmd.alternatives.scheduling import Sketch, StageSchedule
 
 # Of each kernel, which is unrolled: with larger ones LLVM takes seconds.
 _MOST_VECTORS, _MOST_UNROLLED = 4, 4
+
+
+def sketches(_: StageSchedule) -> list[Sketch]:
+    """Those of a program."""
+    return [by_rows]
 
 
 def by_rows(program: StageSchedule) -> None:

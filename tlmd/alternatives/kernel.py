@@ -8,7 +8,7 @@ stored and loaded again in each turn; with too few, the core waits for loads and
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 _KERNEL_ROWS = (6, 8, 5)  # good kernels of 32 registers have so many rows
@@ -49,19 +49,26 @@ class VectorUnit:
         height, width = _small_kernel(rows, vectors)
         return multiple(rows, height), width * self.lanes
 
-    def panel(self, columns: int) -> int:
-        """Columns of a panel, where `columns` is a multiple of `lanes` and none may be too many."""
+    def panel(self, columns: int, heights: Collection[int]) -> int | None:
+        """Columns of a panel for kernels of some of these `heights`; None where none is good.
+
+        `columns` is a multiple of `lanes`, and none may be too many.
+        """
         vectors = columns // self.lanes
-        return next(width for width in _PANEL_VECTORS if vectors % width == 0) * self.lanes
+        if self.registers > _FEW_REGISTERS:
+            is_good = any(height in _DIVIDING_ROWS for height in heights)
+            return _dividing_panel(vectors) * self.lanes if is_good else None
+        good = {one: time for one, time in _fitting(vectors).items() if one[0] in heights}
+        return min(good, key=good.__getitem__)[1] * self.lanes if good else None
 
     def divided(self, rows: int, columns: int) -> tuple[int, int]:
         """As `padded`, where `columns` is a multiple of `lanes` and no column may be too many."""
         vectors = columns // self.lanes
         if self.registers > _FEW_REGISTERS:
             is_divided = any(rows % kernel == 0 for kernel in _DIVIDING_ROWS)
-            return rows if is_divided else padded_rows(rows), self.panel(columns)
-        fitting = [kernel for kernel in _SMALL_KERNELS if vectors % kernel[1] == 0]
-        height, width = _small_kernel(rows, vectors, fitting)
+            padded = rows if is_divided else padded_rows(rows)
+            return padded, _dividing_panel(vectors) * self.lanes
+        height, width = _small_kernel(rows, vectors, _fitting(vectors))
         return multiple(rows, height), width * self.lanes
 
 
@@ -75,6 +82,16 @@ def _small_kernel(
         return padded * _SMALL_KERNELS[kernel]
 
     return min(kernels, key=time)
+
+
+def _fitting(vectors: int) -> dict[tuple[int, int], float]:
+    """The kernels of 16 registers, and their times, of which so many vectors are a multiple."""
+    return {one: time for one, time in _SMALL_KERNELS.items() if vectors % one[1] == 0}
+
+
+def _dividing_panel(vectors: int) -> int:
+    """Vectors of the best panel of 32 registers of which so many vectors are a multiple."""
+    return next(width for width in _PANEL_VECTORS if vectors % width == 0)
 
 
 def padded_rows(rows: int) -> int:

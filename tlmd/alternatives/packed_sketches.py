@@ -19,7 +19,7 @@ from tvm.ir import TensorLoad
 from tlmd.alternatives import bfloat16, contraction, int8
 from tlmd.alternatives import packed as stages
 from tlmd.alternatives.contraction import dtype_of, shape_of
-from tlmd.alternatives.scheduling import StageSchedule, as_matrix
+from tlmd.alternatives.scheduling import Sketch, StageSchedule, as_matrix
 from tlmd.alternatives.words import Words
 
 _MOST_VECTORS, _MOST_UNROLLED = 4, 8
@@ -44,6 +44,11 @@ class _GemmLoops:
 
     made: str
     """The name of the block that makes the data; empty: they are read where they are."""
+
+
+def sketches(program: StageSchedule) -> list[Sketch]:
+    """Those of a program."""
+    return [by_tiles, by_blocks, *([by_rows] if _is_grouped(program) else [])]
 
 
 def by_tiles(program: StageSchedule) -> None:
@@ -74,7 +79,7 @@ def _by_tiles(program: StageSchedule, nest: _GemmLoops) -> None:
     _finish(program, nest, (*sums, outer, unrolled), nest.tile)
 
 
-def is_grouped(program: StageSchedule) -> bool:
+def _is_grouped(program: StageSchedule) -> bool:
     """Whether the columns of a panel need only some of the channels."""
     products = program.schedule.get(program.block(stages.PRODUCTS))
     column = products.iter_vars[1].var

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -74,6 +74,10 @@ class StageSchedule:
         """Split a loop by factors that are sampled; the innermost one is at most `most`."""
         factors = self.schedule.sample_perfect_tile(loop, parts, most)
         return list(self.schedule.split(loop, list(factors)))
+
+
+Sketch = Callable[[StageSchedule], None]
+"""Schedules a program; what it leaves open is sampled."""
 
 
 def as_matrix(extents: Sequence[int]) -> Any:

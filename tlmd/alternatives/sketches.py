@@ -17,17 +17,17 @@ from tlmd.alternatives import (
     winograd_sketches,
 )
 from tlmd.alternatives.kernel import VectorUnit
-from tlmd.alternatives.scheduling import StageSchedule, block_names
+from tlmd.alternatives.scheduling import Sketch, StageSchedule
 
 PRODUCTS = (packed.PRODUCTS, strassen.PRODUCTS, winograd.PRODUCTS)
 """Names of the blocks of matrix products with weights."""
 
 _PARALLEL = "meta_schedule.parallel"
 _SKETCHES = {
-    winograd.PRODUCTS: (winograd_sketches.by_rows, winograd_sketches.by_stages),
-    packed.PRODUCTS: (packed_sketches.by_tiles, packed_sketches.by_blocks, packed_sketches.by_rows),
-    strassen.PRODUCTS: (strassen_sketches.by_rows, strassen_sketches.by_panels),
-    attention.SCORES: (attention_sketches.by_rows,),
+    winograd.PRODUCTS: winograd_sketches.sketches,
+    packed.PRODUCTS: packed_sketches.sketches,
+    strassen.PRODUCTS: strassen_sketches.sketches,
+    attention.SCORES: attention_sketches.sketches,
 }
 """By the name of a block that only such programs have."""
 
@@ -37,14 +37,15 @@ def sketches(module: Any, unit: VectorUnit, parallel: int) -> list[Any]:
 
     `unit`: vectors of the target; `parallel`: the default extent of parallel loops.
     """
-    names = block_names(Schedule(module))
+    program = StageSchedule(Schedule(module), unit)
     found = []
-    for build in (build for name in names for build in _SKETCHES.get(name, ())):
+    for build in (build for name in program.names for build in _builders(name, program)):
         schedule = Schedule(module, seed=1)
-        program = StageSchedule(schedule, unit)
-        if build is packed_sketches.by_rows and not packed_sketches.is_grouped(program):
-            continue
-        build(program)
+        build(StageSchedule(schedule, unit))
         schedule.annotate(schedule.get_sblock("root"), _PARALLEL, parallel)
         found.append(schedule.trace)
     return found
+
+
+def _builders(name: str, program: StageSchedule) -> list[Sketch]:
+    return _SKETCHES[name](program) if name in _SKETCHES else []

@@ -13,9 +13,14 @@ from typing import Any
 
 from tlmd.alternatives import strassen as stages
 from tlmd.alternatives.contraction import shape_of
-from tlmd.alternatives.scheduling import StageSchedule, as_matrix
+from tlmd.alternatives.scheduling import Sketch, StageSchedule, as_matrix
 
 _MOST_VECTORS, _MOST_UNROLLED = 4, 8
+
+
+def sketches(_: StageSchedule) -> list[Sketch]:
+    """Those of a program."""
+    return [by_rows, by_panels]
 
 
 def by_rows(program: StageSchedule) -> None:

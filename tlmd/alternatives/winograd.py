@@ -13,57 +13,31 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from tvm import te, tirx
 
 from tlmd.alternatives import contraction, groups
 from tlmd.alternatives.combinations import row_of
-from tlmd.alternatives.contraction import DTYPE, Contraction, axis, long, same, shape_of
+from tlmd.alternatives.contraction import (
+    DTYPE,
+    Contraction,
+    axis,
+    long,
+    same,
+    shape_of,
+)
 from tlmd.alternatives.groups import Blocks
 from tlmd.alternatives.implementation import PER_WEIGHT, Implementation
 from tlmd.alternatives.kernel import VectorUnit
 from tlmd.alternatives.transforms import FILTERINGS, Filtering
+from tlmd.alternatives.winograd_tiles import Planes, arranged
 
 PAD, ROWS, TILES, PRODUCTS, SUMS, OUTPUTS, PLACED = (
     f"winograd_{stage}"
     for stage in ("pad", "rows", "tiles", "products", "sums", "outputs", "placed")
 )
 _PER_WIDTH = 3  # operations of a multiply-add loop: an element of a tile, by the tile's width
-
-
-@dataclass(frozen=True)
-class _Planes:
-    """The planes of all images one after the other. An image of a 2-D convolution is one plane."""
-
-    images: int
-
-    inputs: int
-    """Planes of an image of the data, with its padding."""
-
-    outputs: int
-    """Planes of an image of the output."""
-
-    def of_data(self, plane: Any, tap: Any) -> Any:
-        """The plane of the data that a plane of the output reads, `tap` planes after its own."""
-        if self.inputs == self.outputs:
-            return plane
-        image, at = self._image(plane, self.outputs)
-        return image * self.inputs + at + tap
-
-    def data_indices(self, plane: Any, dimensions: int) -> list[Any]:
-        """The first indices of the data, which has so many dimensions."""
-        return [plane] if dimensions == 4 else list(self._image(plane, self.inputs))
-
-    def of_output(self, image: Any, at: Sequence[Any]) -> Any:
-        """The plane of the output with these first indices."""
-        return image * self.outputs + at[0] if at else image
-
-    def _image(self, plane: Any, planes: int) -> tuple[Any, Any]:
-        if self.images == 1:
-            return tirx.const(0, "int64"), plane
-        return plane // planes, plane % planes
 
 
 def winograd(direct: Implementation, unit: VectorUnit) -> list[Implementation]:
@@ -137,61 +111,68 @@ def _stages(found: Contraction, blocks: Blocks, filtering: Filtering, unit: Vect
     m, a = filtering.outputs, filtering.inputs
     data, output = shape_of(found.data.source), shape_of(found.output)
     taps = math.prod(shape_of(found.weights.source)[:-4])  # planes that an output sums
-    *images, height, width, channels = output
+    images, *_, height, width, channels = output
     inputs = data[-1]
+    planes = Planes(images, math.prod(data[1:-3]), math.prod(output[1:-3]))
     rows, columns = -(-height // m), -(-width // m)
-    planes = _Planes(images[0], math.prod(data[1:-3]), math.prod(images[1:]))
+    tiles, panel = arranged(planes, rows, columns, blocks, unit)
     source = te.placeholder(long(data), DTYPE, name="data")
-    width = blocks.columns if blocks.is_grouped else unit.panel(channels)
     depth = taps * blocks.channels
-    shape = long((a, a, channels // width, depth, width))
+    shape = long((a, a, channels // panel, depth, panel))
     weights = te.placeholder(shape, DTYPE, name="weights")
     padded = _padded(source, (*data[:-3], rows * m + 2, columns * m + 2, inputs))
-    transformed = long((a, a, images[0] * planes.inputs, rows, columns, inputs))
-    tiles = (math.prod(images), rows, columns)
 
-    def row(i: Any, j: Any, n: Any, h: Any, w: Any, c: Any) -> Any:
-        at = planes.data_indices(n, len(data))
-        return row_of(filtering.data, i, lambda k: padded[(*at, h * m + k, w * m + j, c)])
+    def row(i: Any, j: Any, *at: Any) -> Any:
+        (n, h, w), c = tiles.located(at[:-1]), at[-1]
+        first = planes.data_indices(n, len(data))
+        return row_of(filtering.data, i, lambda k: padded[(*first, h * m + k, w * m + j, c)])
 
-    half = te.compute(transformed, row, name=ROWS)
-    whole = te.compute(
-        transformed,
-        lambda i, j, n, h, w, c: row_of(filtering.data, j, lambda k: half[i, k, n, h, w, c]),
-        name=TILES,
+    def stage(name: str, first: str, sides: Sequence[int], element: Any) -> Any:
+        is_data = name in (ROWS, TILES)
+        extents = tiles.extents(planes.inputs if is_data else planes.outputs)
+        shape = long((*sides, *extents, inputs if is_data else channels))
+        names = [*first, *tiles.names(), "c" if is_data else "o"]
+        return te.compute(shape, lambda *at: element(*at), name=name, varargs_names=names)
+
+    half = stage(ROWS, "ij", (a, a), row)
+    whole = stage(
+        TILES,
+        "ij",
+        (a, a),
+        lambda i, j, *at: row_of(filtering.data, j, lambda k: half[(i, k, *at)]),
     )
     summed = axis(depth, "c")
 
-    def product(i: Any, j: Any, n: Any, h: Any, w: Any, o: Any) -> Any:
+    def product(i: Any, j: Any, *at: Any) -> Any:
+        *tile, o = at
         if blocks.is_grouped:
-            plane, channel = n, o // width * blocks.channels + summed
+            channel = o // panel * blocks.channels + summed
         else:
             tap, channel = (0, summed) if taps == 1 else (summed // inputs, summed % inputs)
-            plane = planes.of_data(n, tap)
-        tile, weight = (
-            whole[i, j, plane, h, w, channel],
-            weights[i, j, o // width, summed, o % width],
-        )
-        return te.sum(tile * weight, axis=summed)
+            tile[0] = planes.of_data(tile[0], tap)
+        weight = weights[i, j, o // panel, summed, o % panel]
+        return te.sum(whole[(i, j, *tile, channel)] * weight, axis=summed)
 
-    products = te.compute(long((a, a, *tiles, channels)), product, name=PRODUCTS)
-    sums = te.compute(
-        long((m, a, *tiles, channels)),
-        lambda y, j, n, h, w, o: row_of(filtering.output, y, lambda k: products[k, j, n, h, w, o]),
-        name=SUMS,
+    products = stage(PRODUCTS, "ij", (a, a), product)
+    sums = stage(
+        SUMS,
+        "yj",
+        (m, a),
+        lambda y, j, *at: row_of(filtering.output, y, lambda k: products[(k, j, *at)]),
     )
-    results = te.compute(
-        long((m, m, *tiles, channels)),
-        lambda y, x, n, h, w, o: row_of(filtering.output, x, lambda k: sums[y, k, n, h, w, o]),
-        name=OUTPUTS,
+    results = stage(
+        OUTPUTS,
+        "yx",
+        (m, m),
+        lambda y, x, *at: row_of(filtering.output, x, lambda k: sums[(y, k, *at)]),
     )
 
     def place(*at: Any) -> Any:
         n, *z, h, w, o = at
-        return results[h % m, w % m, planes.of_output(n, z), h // m, w // m, o]
+        tile = tiles.index(planes.of_output(n, z), h // m, w // m)
+        return results[(h % m, w % m, *tile, o)]
 
-    names = _names(len(output), "o")
-    placed = te.compute(long(output), place, name=PLACED, varargs_names=names)
+    placed = te.compute(long(output), place, name=PLACED, varargs_names=_names(len(output), "o"))
     return te.create_prim_func([source, weights, placed])
 
 

@@ -8,42 +8,64 @@ either: they refuse the first and do not unroll the transformations.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tlmd.alternatives import winograd as stages
-from tlmd.alternatives.scheduling import StageSchedule
+from tlmd.alternatives.contraction import shape_of
+from tlmd.alternatives.scheduling import Sketch, StageSchedule
+from tlmd.alternatives.winograd_tiles import MOST_COLUMNS, MOST_ROWS
 
-# Of one inner kernel, which is unrolled: larger ones take LLVM seconds and spill registers.
-_MOST_ROWS, _MOST_COLUMNS, _MOST_VECTORS, _MOST_CHANNELS = 2, 14, 4, 4
+_MOST_VECTORS, _MOST_CHANNELS = 4, 4  # of one kernel, which is unrolled
+
+
+def sketches(program: StageSchedule) -> list[Sketch]:
+    """Those of a program. Tiles one after the other are no rows."""
+    return [by_rows, by_stages] if _tile_loops(program) > 1 else [by_stages]
 
 
 def by_rows(program: StageSchedule) -> None:
     """Blocks of rows go through all stages; each stage is computed at the block's loop."""
     schedule = program.schedule
     _inline(program)
-    _, _, _, rows, columns, outputs, channels = program.loops(stages.PRODUCTS, 7)
-    block, outer, inner = schedule.sample_perfect_tile(rows, 3, _MOST_ROWS)
-    factors = _kernel_factors(program, columns, outputs, channels)
+    *_, rows, columns, outputs, channels = program.loops(stages.PRODUCTS, 7)
+    block, outer, inner = schedule.sample_perfect_tile(rows, 3, MOST_ROWS)
+    along = schedule.sample_perfect_tile(columns, 2, MOST_COLUMNS)
+    factors = _kernel_factors(program, outputs, channels)
     at = _results(program, lambda loop: schedule.split(loop, [block, None]))
     for name in (stages.PRODUCTS, stages.TILES):
         schedule.compute_at(program.block(name), at, preserve_unit_loops=True)
     _tiles(program)
     _pad(program, at)
-    _products(program, (outer, inner), *factors)
+    _products(program, [(outer, inner), along], *factors)
 
 
 def by_stages(program: StageSchedule) -> None:
     """Each stage for the whole image."""
     schedule = program.schedule
     _inline(program)
-    _, _, _, rows, columns, outputs, channels = program.loops(stages.PRODUCTS, 7)
-    outer, inner = schedule.sample_perfect_tile(rows, 2, _MOST_ROWS)
-    factors = _kernel_factors(program, columns, outputs, channels)
+    *tiles, outputs, channels = program.loops(stages.PRODUCTS, _tile_loops(program) + 2)
+    kernel = list(zip(tiles[-2:], _most_tiles(program), strict=True))
+    sampled = [schedule.sample_perfect_tile(loop, 2, most) for loop, most in kernel]
+    factors = _kernel_factors(program, outputs, channels)
     _results(program, None)
     _tiles(program)
     _pad(program, None)
-    _products(program, (outer, inner), *factors)
+    _products(program, sampled, *factors)
+
+
+def _tile_loops(program: StageSchedule) -> int:
+    """How many loops of the products go over tiles: planes, rows and columns, or all in one."""
+    products = program.schedule.get(program.block(stages.PRODUCTS)).writes[0].source
+    return len(shape_of(products)) - 3  # the position in a tile, and the channels
+
+
+def _most_tiles(program: StageSchedule) -> list[int]:
+    """The most tiles of a kernel, in each loop that a kernel has."""
+    if _tile_loops(program) > 1:
+        return [MOST_ROWS, MOST_COLUMNS]
+    weights = program.schedule.get(program.block(stages.PRODUCTS)).reads[1].source
+    return [program.unit.most_rows(shape_of(weights)[-1] // program.lanes)]
 
 
 def _inline(program: StageSchedule) -> None:
@@ -54,14 +76,11 @@ def _inline(program: StageSchedule) -> None:
         program.schedule.compute_inline(program.block(names[0]))  # into the larger padding
 
 
-def _kernel_factors(
-    program: StageSchedule, columns: Any, outputs: Any, channels: Any
-) -> tuple[Any, Any, Any]:
-    """Factors of the columns, of the vectors of output channels, and of the input channels."""
+def _kernel_factors(program: StageSchedule, outputs: Any, channels: Any) -> tuple[Any, Any]:
+    """Factors of the vectors of output channels, and of the input channels."""
     schedule = program.schedule
     vectors, lane = program.vectors(outputs)
     found = (
-        schedule.sample_perfect_tile(columns, 2, _MOST_COLUMNS),
         schedule.sample_perfect_tile(vectors, 2, _MOST_VECTORS),
         schedule.sample_perfect_tile(channels, 2, _MOST_CHANNELS),
     )
@@ -98,7 +117,7 @@ def _outputs_per_tile(program: StageSchedule) -> int:
 
 def _straight(program: StageSchedule, name: str) -> None:
     """Unroll the transformation of one tile and one vector of channels."""
-    *unrolled, lane = program.loops(name, 6)
+    *unrolled, lane = program.loops(name, _tile_loops(program) + 3)
     for loop in unrolled:
         program.schedule.unroll(loop)
     program.schedule.vectorize(lane)
@@ -107,9 +126,9 @@ def _straight(program: StageSchedule, name: str) -> None:
 def _tiles(program: StageSchedule) -> None:
     """Both steps of the input transformation at one tile and one vector of channels."""
     schedule = program.schedule
-    i, j, images, rows, columns, channels = program.loops(stages.TILES, 6)
+    i, j, *tiles, channels = program.loops(stages.TILES, _tile_loops(program) + 3)
     vectors, lane = program.vectors(channels)
-    schedule.reorder(images, rows, columns, vectors, i, j, lane)
+    schedule.reorder(*tiles, vectors, i, j, lane)
     schedule.vectorize(lane)
     schedule.unroll(i)
     schedule.unroll(j)
@@ -130,16 +149,22 @@ def _pad(program: StageSchedule, at: Any | None) -> None:
     schedule.vectorize(lane)
 
 
-def _products(program: StageSchedule, rows: Any, columns: Any, vectors: Any, channels: Any) -> None:
-    """One GEMM per position in the tile, with a kernel of rows x columns x vectors."""
+def _products(program: StageSchedule, tiles: Sequence[Any], vectors: Any, channels: Any) -> None:
+    """One GEMM per position in the tile, with a kernel of tiles x vectors.
+
+    `tiles`: factors of the loops over tiles that a kernel has. `vectors`, `channels`: as well.
+    """
     schedule = program.schedule
-    i, j, images, row, column, output, channel = program.loops(stages.PRODUCTS, 7)
-    row_outer, row = schedule.split(row, list(rows))
-    column_outer, column = schedule.split(column, list(columns))
+    i, j, *loops, output, channel = program.loops(stages.PRODUCTS, _tile_loops(program) + 4)
+    images = loops[: -len(tiles)]
+    parts = [
+        schedule.split(loop, list(factors))
+        for loop, factors in zip(loops[len(images) :], tiles, strict=True)
+    ]
+    outer, inner = zip(*parts, strict=True)
     vector, lane = program.vectors(output)
     vector_outer, vector = schedule.split(vector, list(vectors))
     channel_outer, channel = schedule.split(channel, list(channels))
-    outer = (i, j, images, vector_outer, row_outer, column_outer, channel_outer)
-    inner = (channel, row, column, vector)
-    schedule.reorder(*outer, *inner, lane)
-    program.kernel(inner, lane)
+    kernel = (channel, *inner, vector)
+    schedule.reorder(i, j, *images, vector_outer, *outer, channel_outer, *kernel, lane)
+    program.kernel(kernel, lane)
