@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from random import Random
 
 import numpy as np
@@ -33,17 +34,20 @@ GOOD = {16: range(4, 9), 32: range(5, 15)}
 
 
 class Network(nn.Module):
-    """Convolutions of one image and of two, and in groups; fused with what follows."""
+    """Convolutions of one image and of two, in groups, and in 3-D; fused with what follows."""
 
     def __init__(self) -> None:
         super().__init__()
         self.first = nn.Conv2d(16, 32, 3, padding=1)
         self.grouped = nn.Conv2d(32, 32, 3, padding=1, groups=2)
         self.second = nn.Conv2d(32, 16, 3)
+        self.solid = nn.Conv3d(16, 16, 3, padding=(0, 1, 1))
 
-    def forward(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def forward(
+        self, x: torch.Tensor, y: torch.Tensor, z: torch.Tensor
+    ) -> tuple[torch.Tensor, ...]:
         x = torch.relu(self.first(x))
-        return torch.relu(x + self.grouped(x)), self.second(y)
+        return torch.relu(x + self.grouped(x)), self.second(y), self.solid(z)
 
 
 @pytest.fixture(scope="module", params=["native", AVX2])
@@ -51,7 +55,7 @@ def tasks(request: pytest.FixtureRequest) -> list[Task]:
     if INFO.arch != "x86_64" and request.param == AVX2:
         pytest.skip("this machine cannot run programs for AVX2")
     torch.manual_seed(0)
-    inputs = torch.randn(1, 16, 21, 22), torch.randn(2, 32, 9, 8)
+    inputs = torch.randn(1, 16, 21, 22), torch.randn(2, 32, 9, 8), torch.randn(1, 16, 4, 13, 14)
     source = from_module("network", Network().eval(), inputs)
     lowered = lower_source(ModelSpec("network"), source, resolve(request.param))
     return [task for task in with_alternatives(lowered.tasks) if task.alternative in FILTERINGS]
@@ -72,18 +76,19 @@ def test_the_matrices_compute_a_convolution(name: str, seed: int) -> None:
 
 @given(
     images=st.integers(1, 4),
-    planes=st.integers(1, 2),
+    planes=st.integers(1, 3),
+    more=st.integers(0, 2),
     rows=st.integers(1, 40),
     columns=st.integers(1, 40),
     vectors=st.integers(1, 64),
     registers=st.sampled_from([16, 32]),
 )
 def test_tiles_lie_one_after_the_other_only_where_no_rows_and_columns_make_a_kernel(
-    images: int, planes: int, rows: int, columns: int, vectors: int, registers: int
+    images: int, planes: int, more: int, rows: int, columns: int, vectors: int, registers: int
 ) -> None:
     blocks = Blocks(count=1, columns=8 * vectors, channels=8, groups=1)
     unit = VectorUnit(8, registers)
-    tiles, panel = arranged(Planes(images, planes, planes), rows, columns, blocks, unit)
+    tiles, panel = arranged(Planes(images, planes + more, planes), rows, columns, blocks, unit)
     assert blocks.columns % panel == 0
     kernels = {
         height * width
@@ -92,23 +97,38 @@ def test_tiles_lie_one_after_the_other_only_where_no_rows_and_columns_make_a_ker
         if rows % height == columns % width == 0
     }
     has_good = not kernels.isdisjoint({4, 5, 6, 8} if registers == 16 else GOOD[32])
-    count = images * rows * columns
+    count = images * planes * rows * columns
     if not tiles.padded:
-        assert tiles.extents(planes) == [images * planes, rows, columns]
-        assert has_good or planes > 1 or count in kernels or vectors % 2
+        assert tiles.of_data() == [images * (planes + more), rows, columns]
+        assert tiles.of_output() == [images * planes, rows, columns]
+        assert has_good or (images > 1 and more) or count in kernels or vectors % 2
         return
-    assert planes == 1 and count <= tiles.padded <= max(count + 8, 1.02 * count)
+    assert tiles.of_output() == [tiles.padded] and (images == 1 or not more)
+    assert count <= tiles.padded <= max(count + 8, 1.02 * count)
     assert count < min(GOOD[registers]) or any(tiles.padded % n == 0 for n in GOOD[registers])
 
 
-@given(st.integers(1, 4), st.integers(1, 9), st.integers(1, 9), st.integers(0, 7))
-def test_a_tile_is_found_where_it_was_put(images: int, rows: int, columns: int, more: int) -> None:
-    tiles, _ = arranged(
-        Planes(images, 1, 1), rows, columns, Blocks(1, 16, 16, 1), VectorUnit(8, 16)
-    )
-    places = [(n, h, w) for n in range(images) for h in range(rows) for w in range(columns)]
-    for place in places:
-        assert tuple(map(int, tiles.located(tiles.index(*place)))) == place
+@given(
+    images=st.integers(1, 3),
+    planes=st.integers(1, 3),
+    more=st.integers(0, 2),
+    rows=st.integers(1, 9),
+    columns=st.integers(1, 9),
+    registers=st.sampled_from([16, 32]),
+)
+def test_a_product_reads_the_tile_of_its_place_in_the_plane_of_its_tap(
+    images: int, planes: int, more: int, rows: int, columns: int, registers: int
+) -> None:
+    every = Planes(images, planes + more, planes)
+    blocks, unit = Blocks(count=1, columns=16, channels=16, groups=1), VectorUnit(8, registers)
+    tiles, _ = arranged(every, rows, columns, blocks, unit)
+    for image, plane, row, column, tap in itertools.product(
+        *map(range, (images, planes, rows, columns, more + 1))
+    ):
+        index = tiles.read(tiles.index(image * planes + plane, row, column), tap)
+        assert all(0 <= at < extent for at, extent in zip(index, tiles.of_data(), strict=True))
+        at = [int(one) for one in tiles.located(index)]
+        assert at == [image * (planes + more) + plane + tap, row, column]
 
 
 def test_random_candidates_are_right_and_can_be_said(tasks: list[Task]) -> None:

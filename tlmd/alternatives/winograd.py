@@ -129,7 +129,7 @@ def _stages(found: Contraction, blocks: Blocks, filtering: Filtering, unit: Vect
 
     def stage(name: str, first: str, sides: Sequence[int], element: Any) -> Any:
         is_data = name in (ROWS, TILES)
-        extents = tiles.extents(planes.inputs if is_data else planes.outputs)
+        extents = tiles.of_data() if is_data else tiles.of_output()
         shape = long((*sides, *extents, inputs if is_data else channels))
         names = [*first, *tiles.names(), "c" if is_data else "o"]
         return te.compute(shape, lambda *at: element(*at), name=name, varargs_names=names)
@@ -149,7 +149,7 @@ def _stages(found: Contraction, blocks: Blocks, filtering: Filtering, unit: Vect
             channel = o // panel * blocks.channels + summed
         else:
             tap, channel = (0, summed) if taps == 1 else (summed // inputs, summed % inputs)
-            tile[0] = planes.of_data(tile[0], tap)
+            tile = tiles.read(tile, tap)
         weight = weights[i, j, o // panel, summed, o % panel]
         return te.sum(whole[(i, j, *tile, channel)] * weight, axis=summed)
 

@@ -30,6 +30,11 @@ class Planes:
     outputs: int
     """Planes of an image of the output."""
 
+    @property
+    def more(self) -> int:
+        """Planes of an image that the data have and the output has not."""
+        return self.inputs - self.outputs
+
     def of_data(self, plane: Any, tap: Any) -> Any:
         """The plane of the data that a plane of the output reads, `tap` planes after its own."""
         if self.inputs == self.outputs:
@@ -59,32 +64,46 @@ class Tiles:
     rows: int
     columns: int
     padded: int = 0
-    """Tiles one after the other, with those too many; 0: by planes, rows and columns."""
+    """Tiles of the output one after the other, with those too many; 0: by planes, rows, columns."""
 
     def names(self) -> list[str]:
         """Of the dimensions that a stage has for the tiles."""
         return ["t"] if self.padded else ["n", "h", "w"]
 
-    def extents(self, planes: int) -> list[int]:
-        """Of these dimensions, with so many planes of an image."""
-        return (
-            [self.padded] if self.padded else [self.planes.images * planes, self.rows, self.columns]
-        )
+    def of_data(self) -> list[int]:
+        """The extents of these dimensions in the stages of the data."""
+        if self.padded:
+            return [self.padded + self.planes.more * self._per_plane]
+        return [self.planes.images * self.planes.inputs, self.rows, self.columns]
+
+    def of_output(self) -> list[int]:
+        """The extents of these dimensions in the stages of the output."""
+        if self.padded:
+            return [self.padded]
+        return [self.planes.images * self.planes.outputs, self.rows, self.columns]
+
+    def read(self, index: Sequence[Any], tap: Any) -> list[Any]:
+        """Where the data of a tile are of which a product is summed, `tap` planes after its own."""
+        first, *others = index
+        if self.padded:
+            return [first + tap * self._per_plane if self.planes.more else first]
+        return [self.planes.of_data(first, tap), *others]
 
     def index(self, plane: Any, row: Any, column: Any) -> list[Any]:
-        """Where a tile is in a stage."""
-        at = [plane, row, column]
-        return [flattened(at, self._grid())] if self.padded else at
+        """Where a tile of the output is in a stage."""
+        at, planes = [plane, row, column], self.planes.images * self.planes.outputs
+        return [flattened(at, [planes, self.rows, self.columns])] if self.padded else at
 
     def located(self, index: Sequence[Any]) -> list[Any]:
-        """The plane, row and column of a tile; those too many repeat the last one."""
+        """The plane, row and column of a tile of the data; those too many repeat the last one."""
         if not self.padded:
             return list(index)
-        extents = self._grid()
-        return unflattened(clamped(index[0], math.prod(extents), self.padded), extents)
+        grid = [self.planes.images * self.planes.inputs, self.rows, self.columns]
+        return unflattened(clamped(index[0], math.prod(grid), *self.of_data()), grid)
 
-    def _grid(self) -> list[int]:
-        return [self.planes.images, self.rows, self.columns]
+    @property
+    def _per_plane(self) -> int:
+        return self.rows * self.columns
 
 
 def arranged(
@@ -101,9 +120,9 @@ def arranged(
         for width in _divisors(columns, MOST_COLUMNS)
     }
     panel = unit.panel(blocks.columns, heights)
-    count = planes.images * rows * columns
+    count = planes.images * planes.outputs * rows * columns
     padded, best = unit.divided(count, blocks.columns)
-    is_along = panel is None and planes.inputs == planes.outputs == 1 and count not in heights
+    is_along = panel is None and count not in heights and (planes.images == 1 or not planes.more)
     tiles = Tiles(planes, rows, columns, padded if is_along else 0)
     return tiles, blocks.columns if blocks.is_grouped else panel or best
 
