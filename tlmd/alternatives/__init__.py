@@ -3,8 +3,8 @@
 In: the program of a task, which computes directly what the model says. Out: other programs
 (`winograd`, `packed`, `strassen`), and how their weights are made from the direct program's
 (`transforms`).
-`groups` makes blocks of grouped convolutions; `words` are short numbers (`bfloat16`, `int8`) that
-the CPU multiplies several at a time.
+`winograd_tiles` arranges tiles; `groups` makes blocks of grouped convolutions; `words` are short
+numbers (`bfloat16`, `int8`) that the CPU multiplies several at a time.
 `attention` is the program of several operators of a graph together. `sketches` finds the sketches
 of all of them. `prefetch` adds to scheduled programs what fetches their weights in time.
 `tlmd.workloads` makes tasks of them (`alternatives`, `attention`).
