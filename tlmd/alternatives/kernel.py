@@ -19,6 +19,8 @@ _PANEL_VECTORS = {4: 1.0, 3: 1.02, 2: 1.1, 1: 1.4}
 _FEW_REGISTERS = 16
 _SMALL_KERNELS = {(4, 3): 1.0, (6, 2): 1.0, (5, 2): 1.02, (4, 2): 1.03, (8, 1): 1.22}
 """Rows and vectors of kernels of 16 registers -> time of a product, relative, measured."""
+_SINGLE_HEIGHTS = range(6, 13)
+"""Rows of kernels of one vector that are almost as good, where there are no others."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,11 @@ class VectorUnit:
             return _dividing_panel(vectors) * self.lanes if is_good else None
         good = {one: time for one, time in _fitting(vectors).items() if one[0] in heights}
         return min(good, key=good.__getitem__)[1] * self.lanes if good else None
+
+    def single(self, heights: Collection[int]) -> int | None:
+        """Columns of a panel of one vector; None where no kernel has enough of these `heights`."""
+        is_high = any(height in _SINGLE_HEIGHTS for height in heights)
+        return self.lanes if is_high and self.registers <= _FEW_REGISTERS else None
 
     def divided(self, rows: int, columns: int) -> tuple[int, int]:
         """As `padded`, where `columns` is a multiple of `lanes` and no column may be too many."""

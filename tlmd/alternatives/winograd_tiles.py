@@ -16,6 +16,7 @@ from tlmd.alternatives.packed import clamped
 
 MOST_ROWS, MOST_COLUMNS = 2, 14
 """Of the tiles of one kernel, which is unrolled: larger ones take LLVM seconds."""
+_LEAST_PRODUCTS = 64  # for each element of the tiles, measured
 
 
 @dataclass(frozen=True)
@@ -112,7 +113,9 @@ def arranged(
     """The tiles, and the columns of a panel of weights.
 
     They are one after the other where no good kernel has so many rows and columns of tiles as
-    divide those of a plane: of 7 x 7 tiles a kernel has 7, more than 16 registers have room for.
+    divide those of a plane: of 7 x 7 tiles a kernel has 7, with two vectors more than 16 registers
+    have room for. Then each stage is done for the whole image, so that with few products for each
+    element of a tile writing and reading the tiles takes longer than the kernel saves.
     """
     heights = {
         height * width
@@ -122,9 +125,13 @@ def arranged(
     panel = unit.panel(blocks.columns, heights)
     count = planes.images * planes.outputs * rows * columns
     padded, best = unit.divided(count, blocks.columns)
-    is_along = panel is None and count not in heights and (planes.images == 1 or not planes.more)
-    tiles = Tiles(planes, rows, columns, padded if is_along else 0)
-    return tiles, blocks.columns if blocks.is_grouped else panel or best
+    inputs, outputs = blocks.count * blocks.channels, blocks.count * blocks.columns
+    products = (planes.more + 1) * blocks.channels * outputs
+    can_be_along = count not in heights and (planes.images == 1 or not planes.more)
+    if panel is None and can_be_along and products >= _LEAST_PRODUCTS * (inputs + outputs):
+        return Tiles(planes, rows, columns, padded), blocks.columns if blocks.is_grouped else best
+    panel = panel or unit.single(heights) or best
+    return Tiles(planes, rows, columns), blocks.columns if blocks.is_grouped else panel
 
 
 def _divisors(extent: int, most: int) -> list[int]:
