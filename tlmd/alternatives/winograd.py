@@ -127,17 +127,16 @@ def _stages(found: Contraction, blocks: Blocks, filtering: Filtering, unit: Vect
         first = planes.data_indices(n, len(data))
         return row_of(filtering.data, i, lambda k: padded[(*first, h * m + k, w * m + j, c)])
 
-    def stage(name: str, first: str, sides: Sequence[int], element: Any) -> Any:
+    def stage(name: str, sides: Sequence[int], element: Any) -> Any:
         is_data = name in (ROWS, TILES)
         extents = tiles.of_data() if is_data else tiles.of_output()
         shape = long((*sides, *extents, inputs if is_data else channels))
-        names = [*first, *tiles.names(), "c" if is_data else "o"]
-        return te.compute(shape, lambda *at: element(*at), name=name, varargs_names=names)
+        names = [*tiles.names(), "c" if is_data else "o"]
+        return te.compute(shape, element, name=name, varargs_names=names)
 
-    half = stage(ROWS, "ij", (a, a), row)
+    half = stage(ROWS, (a, a), row)
     whole = stage(
         TILES,
-        "ij",
         (a, a),
         lambda i, j, *at: row_of(filtering.data, j, lambda k: half[(i, k, *at)]),
     )
@@ -153,16 +152,14 @@ def _stages(found: Contraction, blocks: Blocks, filtering: Filtering, unit: Vect
         weight = weights[i, j, o // panel, summed, o % panel]
         return te.sum(whole[(i, j, *tile, channel)] * weight, axis=summed)
 
-    products = stage(PRODUCTS, "ij", (a, a), product)
+    products = stage(PRODUCTS, (a, a), product)
     sums = stage(
         SUMS,
-        "yj",
         (m, a),
         lambda y, j, *at: row_of(filtering.output, y, lambda k: products[(k, j, *at)]),
     )
     results = stage(
         OUTPUTS,
-        "yx",
         (m, m),
         lambda y, x, *at: row_of(filtering.output, x, lambda k: sums[(y, k, *at)]),
     )

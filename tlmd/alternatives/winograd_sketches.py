@@ -28,7 +28,7 @@ def by_rows(program: StageSchedule) -> None:
     """Blocks of rows go through all stages; each stage is computed at the block's loop."""
     schedule = program.schedule
     _inline(program)
-    *_, rows, columns, outputs, channels = program.loops(stages.PRODUCTS, 7)
+    rows, columns, outputs, channels = program.loops(stages.PRODUCTS, 4)
     block, outer, inner = schedule.sample_perfect_tile(rows, 3, MOST_ROWS)
     along = schedule.sample_perfect_tile(columns, 2, MOST_COLUMNS)
     factors = _kernel_factors(program, outputs, channels)

@@ -38,7 +38,7 @@ class Planes:
 
     def of_data(self, plane: Any, tap: Any) -> Any:
         """The plane of the data that a plane of the output reads, `tap` planes after its own."""
-        if self.inputs == self.outputs:
+        if not self.more:
             return plane
         image, at = self._image(plane, self.outputs)
         return image * self.inputs + at + tap
@@ -74,37 +74,35 @@ class Tiles:
     def of_data(self) -> list[int]:
         """The extents of these dimensions in the stages of the data."""
         if self.padded:
-            return [self.padded + self.planes.more * self._per_plane]
-        return [self.planes.images * self.planes.inputs, self.rows, self.columns]
+            return [self.padded + self.planes.more * self.rows * self.columns]
+        return self._grid(self.planes.inputs)
 
     def of_output(self) -> list[int]:
         """The extents of these dimensions in the stages of the output."""
-        if self.padded:
-            return [self.padded]
-        return [self.planes.images * self.planes.outputs, self.rows, self.columns]
+        return [self.padded] if self.padded else self._grid(self.planes.outputs)
 
     def read(self, index: Sequence[Any], tap: Any) -> list[Any]:
         """Where the data of a tile are of which a product is summed, `tap` planes after its own."""
         first, *others = index
         if self.padded:
-            return [first + tap * self._per_plane if self.planes.more else first]
+            return [first + tap * self.rows * self.columns]
         return [self.planes.of_data(first, tap), *others]
 
     def index(self, plane: Any, row: Any, column: Any) -> list[Any]:
         """Where a tile of the output is in a stage."""
-        at, planes = [plane, row, column], self.planes.images * self.planes.outputs
-        return [flattened(at, [planes, self.rows, self.columns])] if self.padded else at
+        at = [plane, row, column]
+        return [flattened(at, self._grid(self.planes.outputs))] if self.padded else at
 
     def located(self, index: Sequence[Any]) -> list[Any]:
         """The plane, row and column of a tile of the data; those too many repeat the last one."""
         if not self.padded:
             return list(index)
-        grid = [self.planes.images * self.planes.inputs, self.rows, self.columns]
+        grid = self._grid(self.planes.inputs)
         return unflattened(clamped(index[0], math.prod(grid), *self.of_data()), grid)
 
-    @property
-    def _per_plane(self) -> int:
-        return self.rows * self.columns
+    def _grid(self, planes: int) -> list[int]:
+        """Planes, rows and columns of all tiles, with so many planes of an image."""
+        return [self.planes.images * planes, self.rows, self.columns]
 
 
 def arranged(
@@ -128,10 +126,10 @@ def arranged(
     inputs, outputs = blocks.count * blocks.channels, blocks.count * blocks.columns
     products = (planes.more + 1) * blocks.channels * outputs
     can_be_along = count not in heights and (planes.images == 1 or not planes.more)
-    if panel is None and can_be_along and products >= _LEAST_PRODUCTS * (inputs + outputs):
-        return Tiles(planes, rows, columns, padded), blocks.columns if blocks.is_grouped else best
-    panel = panel or unit.single(heights) or best
-    return Tiles(planes, rows, columns), blocks.columns if blocks.is_grouped else panel
+    is_worth_it = products >= _LEAST_PRODUCTS * (inputs + outputs)
+    if panel or not can_be_along or not is_worth_it:
+        padded, best = 0, panel or unit.single(heights) or best
+    return Tiles(planes, rows, columns, padded), blocks.columns if blocks.is_grouped else best
 
 
 def _divisors(extent: int, most: int) -> list[int]:
