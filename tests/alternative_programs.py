@@ -5,11 +5,22 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 import tvm
 
 from tlmd.alternatives.transforms import transform
-from tlmd.space.target import tvm_target
+from tlmd.space.target import resolve, tvm_target
 from tlmd.types import TargetInfo, Task
+
+AVX2 = '{"kind":"llvm","mcpu":"haswell","num-cores":1}'
+"""It has half as many vector registers as newer CPUs."""
+
+
+def runnable(target: str) -> TargetInfo:
+    """The target; skips the test where this machine cannot run its programs."""
+    if target == AVX2 and resolve("native").arch != "x86_64":
+        pytest.skip("this machine cannot run programs for AVX2")
+    return resolve(target)
 
 
 def direct_outputs(task: Task, info: TargetInfo) -> tuple[list[Any], Any]:

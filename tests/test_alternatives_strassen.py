@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from tests.alternative_programs import direct_outputs, run
+from tests.alternative_programs import AVX2, direct_outputs, run, runnable
 from tlmd.alternatives.transforms import MULTIPLICATIONS, PACKED, transform
 from tlmd.language.sentence import decode, encode
 from tlmd.model_spec import ModelSpec
@@ -25,8 +25,6 @@ from tlmd.workloads.torch_frontend import from_module
 INFO = resolve("native")
 LANES = vector_unit(tvm_target(INFO)).lanes
 WIDE = 24 * LANES
-AVX2 = '{"kind":"llvm","mcpu":"haswell","num-cores":1}'
-"""It has half as many vector registers as newer CPUs."""
 
 
 class Network(nn.Module):
@@ -46,12 +44,10 @@ class Network(nn.Module):
 @pytest.fixture(scope="module", params=["native", AVX2])
 def tasks(request: pytest.FixtureRequest) -> list[Task]:
     """The programs of Strassen's algorithm, and those with packed weights."""
-    if INFO.arch != "x86_64" and request.param == AVX2:
-        pytest.skip("this machine cannot run programs for AVX2")
     torch.manual_seed(0)
     inputs = torch.randn(1, WIDE, 23, 19), torch.randn(1, 437, 4 * WIDE)
     source = from_module("network", Network().eval(), inputs)
-    lowered = lower_source(ModelSpec("network"), source, resolve(request.param))
+    lowered = lower_source(ModelSpec("network"), source, runnable(request.param))
     found = with_alternatives(lowered.tasks)
     return [task for task in found if task.alternative in (*MULTIPLICATIONS, PACKED)]
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from tests.alternative_programs import direct_outputs, run
+from tests.alternative_programs import AVX2, direct_outputs, run, runnable
 from tlmd.alternatives.groups import Blocks
 from tlmd.alternatives.kernel import VectorUnit
 from tlmd.alternatives.transforms import FILTERINGS, transform
@@ -20,15 +20,11 @@ from tlmd.alternatives.winograd_tiles import MOST_COLUMNS, MOST_ROWS, Planes, ar
 from tlmd.language.sentence import decode, encode
 from tlmd.model_spec import ModelSpec
 from tlmd.space.space import TaskSpace
-from tlmd.space.target import resolve
 from tlmd.types import Task
 from tlmd.workloads.alternatives import with_alternatives
 from tlmd.workloads.preparation import lower_source
 from tlmd.workloads.torch_frontend import from_module
 
-INFO = resolve("native")
-AVX2 = '{"kind":"llvm","mcpu":"haswell","num-cores":1}'
-"""It has half as many vector registers as newer CPUs."""
 GOOD = {16: range(4, 9), 32: range(5, 15)}
 """Registers of a CPU -> rows of good kernels."""
 
@@ -52,12 +48,10 @@ class Network(nn.Module):
 
 @pytest.fixture(scope="module", params=["native", AVX2])
 def tasks(request: pytest.FixtureRequest) -> list[Task]:
-    if INFO.arch != "x86_64" and request.param == AVX2:
-        pytest.skip("this machine cannot run programs for AVX2")
     torch.manual_seed(0)
     inputs = torch.randn(1, 128, 21, 22), torch.randn(2, 128, 9, 8), torch.randn(1, 64, 4, 13, 14)
     source = from_module("network", Network().eval(), inputs)
-    lowered = lower_source(ModelSpec("network"), source, resolve(request.param))
+    lowered = lower_source(ModelSpec("network"), source, runnable(request.param))
     return [task for task in with_alternatives(lowered.tasks) if task.alternative in FILTERINGS]
 
 
