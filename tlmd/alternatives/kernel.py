@@ -78,6 +78,10 @@ class VectorUnit:
         height, width = _small_kernel(rows, vectors, _fitting(vectors))
         return multiple(rows, height), width * self.lanes
 
+    def divides(self, rows: int, columns: int) -> bool:
+        """Whether a good kernel divides so many rows, so that `divided` adds none."""
+        return self.divided(rows, columns)[0] == rows
+
 
 def _small_kernel(
     rows: int, vectors: int, kernels: Iterable[tuple[int, int]] = _SMALL_KERNELS

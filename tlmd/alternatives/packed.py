@@ -85,8 +85,15 @@ def _blocks(found: Contraction, unit: VectorUnit) -> Blocks | None:
 
 
 def _padded(found: Contraction, blocks: Blocks, unit: VectorUnit) -> tuple[int, int]:
-    """Rows in all, and columns of a panel."""
-    return unit.padded(math.prod(shape_of(found.output)[:-1]), blocks.columns)
+    """Rows in all, and columns of a panel.
+
+    No row is too many where a grouped convolution can have blocks of whole rows of the image.
+    """
+    *outer, width = shape_of(found.output)[:-1]
+    if outer and blocks.is_grouped and unit.divides(width, blocks.columns):
+        _, panel = unit.divided(width, blocks.columns)
+        return math.prod(outer) * width, panel
+    return unit.padded(math.prod(outer) * width, blocks.columns)
 
 
 def _has_words(found: Contraction, blocks: Blocks, words: Words) -> bool:

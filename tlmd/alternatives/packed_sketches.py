@@ -2,15 +2,18 @@
 
 In the first sketch a tile of the result is finished before the next one begins. In the second one
 a block of the sum is done for all rows of a panel before the next block, so that long panels of
-weights stay in the caches (Goto and van de Geijn, TOMS'08, section 4). A grouped convolution has a
-third one: a block of rows is done for all panels before the next block. Each panel needs other
-channels of the same pixels, so with the other sketches it would read all of the image in steps.
+weights stay in the caches (Goto and van de Geijn, TOMS'08, section 4).
+
+Each panel of a grouped convolution needs other channels of the same pixels, so with these two it
+reads all of the image in steps. In a third sketch a block of rows is done for all panels before the
+next block. In a fourth one the channels of a panel are padded for some rows of the image only, so
+that the kernel reads them from the first-level cache, one after the other.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +25,7 @@ from tlmd.alternatives.contraction import dtype_of, shape_of
 from tlmd.alternatives.scheduling import Sketch, StageSchedule, as_matrix
 from tlmd.alternatives.words import Words
 
-_MOST_VECTORS, _MOST_UNROLLED = 4, 8
+_MOST_VECTORS, _MOST_UNROLLED, _MOST_IMAGE_ROWS = 4, 8, 16
 
 
 @dataclass(frozen=True)
@@ -36,8 +39,8 @@ class _GemmLoops:
     part: Any
     """Over the tiles of a panel."""
 
-    tile: Any
-    """Over the tiles of the rows."""
+    tiles: Sequence[Any]
+    """Over the tiles of the rows: of the image, where a block has such, and of one of them."""
 
     sums: Sequence[Any]
     kernel: Sequence[Any]
@@ -46,37 +49,55 @@ class _GemmLoops:
     """The name of the block that makes the data; empty: they are read where they are."""
 
 
+_RowLoops = tuple[Sequence[Any], Sequence[Any], Any]
+"""Loops over blocks of rows, over the tiles of a block, and over the rows of a tile."""
+
+_SplitRows = Callable[[StageSchedule, Any, int], _RowLoops]
+"""Splits the loop of all rows, for panels of so many vectors."""
+
+
 def sketches(program: StageSchedule) -> list[Sketch]:
     """Those of a program."""
-    return [by_tiles, by_blocks, *([by_rows] if _is_grouped(program) else [])]
+    if not _is_grouped(program):
+        return [by_tiles, by_blocks]
+    return [by_tiles, by_blocks, by_rows, *([by_panels] if _made(program) else [])]
 
 
 def by_tiles(program: StageSchedule) -> None:
     """Each tile of the result with its whole sum."""
-    _by_tiles(program, _nest(program))
+    _by_tiles(program, _nest(program, _tiled_rows))
 
 
 def by_blocks(program: StageSchedule) -> None:
     """Each block of the sum for all rows of a panel."""
-    nest = _nest(program)
+    nest = _nest(program, _tiled_rows)
     *sums, last = nest.sums
     block, outer, unrolled = program.tile(last, 3, _MOST_UNROLLED)
-    order = (nest.panel, nest.part, *sums, block, nest.tile, outer, unrolled, *nest.kernel)
+    order = (nest.panel, nest.part, *sums, block, *nest.tiles, outer, unrolled, *nest.kernel)
     program.schedule.reorder(*order)
     _finish(program, nest, (*sums, block, outer, unrolled), nest.part)
 
 
 def by_rows(program: StageSchedule) -> None:
     """Each block of rows for all panels."""
-    _by_tiles(program, _nest(program, row_loops=3))
+    _by_tiles(program, _nest(program, _blocks_of_rows))
 
 
-def _by_tiles(program: StageSchedule, nest: _GemmLoops) -> None:
+def by_panels(program: StageSchedule) -> None:
+    """Each block of rows of the image for all panels; a panel's data are made when it begins."""
+    nest = _nest(program, _blocks_of_image)
+    _by_tiles(program, nest, nest.panel)
+
+
+def _by_tiles(program: StageSchedule, nest: _GemmLoops, made_at: Any | None = None) -> None:
+    """`made_at`: the loop at which the data are made; None: before all loops."""
     *sums, last = nest.sums
     outer, unrolled = program.tile(last, 2, _MOST_UNROLLED)
-    order = (*nest.blocks, nest.panel, nest.part, nest.tile, *sums, outer, unrolled, *nest.kernel)
-    program.schedule.reorder(*order)
-    _finish(program, nest, (*sums, outer, unrolled), nest.tile)
+    order = (*nest.blocks, nest.panel, nest.part, *nest.tiles, *sums, outer, unrolled)
+    program.schedule.reorder(*order, *nest.kernel)
+    if made_at is not None:
+        program.schedule.compute_at(program.block(nest.made), made_at, preserve_unit_loops=True)
+    _finish(program, nest, (*sums, outer, unrolled), nest.tiles[-1])
 
 
 def _is_grouped(program: StageSchedule) -> bool:
@@ -86,20 +107,40 @@ def _is_grouped(program: StageSchedule) -> bool:
     return contraction.uses(products.reads[0].region[-1].min, column)
 
 
-def _nest(program: StageSchedule, row_loops: int = 2) -> _GemmLoops:
+def _tiled_rows(program: StageSchedule, rows: Any, vectors: int) -> _RowLoops:
+    tile, row = program.tile(rows, 2, program.unit.most_rows(vectors))
+    return (), (tile,), row
+
+
+def _blocks_of_rows(program: StageSchedule, rows: Any, vectors: int) -> _RowLoops:
+    block, tile, row = program.tile(rows, 3, program.unit.most_rows(vectors))
+    return (block,), (tile,), row
+
+
+def _blocks_of_image(program: StageSchedule, rows: Any, vectors: int) -> _RowLoops:
+    """Blocks of whole rows of the image; none where no good kernel divides its width."""
+    *outer, width, _ = program.extents(program.block(stages.PLACED))
+    if not outer or not program.unit.divides(width, vectors * program.lanes):
+        return _tiled_rows(program, rows, vectors)
+    image, lines, pixels = program.schedule.split(rows, [None, outer[-1], width])
+    block, line = program.tile(lines, 2, _MOST_IMAGE_ROWS)
+    tile, row = program.tile(pixels, 2, program.unit.most_rows(vectors))
+    return (image, block), (line, tile), row
+
+
+def _nest(program: StageSchedule, split_rows: _SplitRows) -> _GemmLoops:
     schedule = program.schedule
-    before = program.names[: program.names.index(stages.PRODUCTS)]
-    for name in (inlined := _inlined(program, before)):
+    made = _made(program)
+    for name in _inlined(program):
         schedule.compute_inline(program.block(name))
     products = program.block(stages.PRODUCTS)
     rows, columns, *sums = schedule.get_loops(products)
     _, _, width = schedule.get(products).reads[1].source.ty.shape
     wide = int(width) // program.lanes
     panel, vectors, lane = schedule.split(columns, [None, wide, program.lanes])
-    *blocks, tile, row = program.tile(rows, row_loops, program.unit.most_rows(wide))
+    blocks, tiles, row = split_rows(program, rows, wide)
     part, vector = program.tile(vectors, 2, _MOST_VECTORS)
-    made = "".join(before[len(inlined) :])
-    return _GemmLoops(blocks, panel, part, tile, sums, (row, vector, lane), made)
+    return _GemmLoops(blocks, panel, part, tiles, sums, (row, vector, lane), made)
 
 
 def _finish(program: StageSchedule, nest: _GemmLoops, sums: Sequence[Any], at: Any) -> None:
@@ -128,8 +169,19 @@ def _finish(program: StageSchedule, nest: _GemmLoops, sums: Sequence[Any], at: A
         _pad(program, nest.made)
 
 
-def _inlined(program: StageSchedule, before: list[str]) -> list[str]:
-    """Which blocks `before` the products are no passes: paddings of words, or of nothing."""
+def _made(program: StageSchedule) -> str:
+    """The name of the block that makes the data; empty: they are read where they are."""
+    return "".join(_before(program)[len(_inlined(program)) :])
+
+
+def _before(program: StageSchedule) -> list[str]:
+    """The blocks before the products."""
+    return program.names[: program.names.index(stages.PRODUCTS)]
+
+
+def _inlined(program: StageSchedule) -> list[str]:
+    """Which blocks before the products are no passes: paddings of words, or of nothing."""
+    before = _before(program)
     if before[-1:] in ([stages.PAIRS], [stages.FILLED]):
         return before[:-1]
     is_copy = before and _is_copy(program.schedule.get(program.block(before[0])))

@@ -1,0 +1,80 @@
+"""Grouped convolutions with packed weights: a panel's data are copied when the panel begins."""
+
+from __future__ import annotations
+
+from random import Random
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from tests.alternative_programs import AVX2, direct_outputs, run, runnable
+from tlmd.alternatives.scheduling import block_names
+from tlmd.alternatives.transforms import PACKED
+from tlmd.language.sentence import decode, encode
+from tlmd.model_spec import ModelSpec
+from tlmd.space.space import TaskSpace
+from tlmd.types import Task
+from tlmd.workloads.alternatives import with_alternatives
+from tlmd.workloads.preparation import lower_source
+from tlmd.workloads.torch_frontend import from_module
+
+BY_PANELS = 3  # the sketch
+WIDTH = 8  # a kernel divides it on every CPU
+
+
+class Network(nn.Module):
+    """A stride, groups narrower than vectors, odd sizes, one dimension, and nothing to pad."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.strided = nn.Conv2d(64, 128, 3, 2, 1, groups=2)
+        self.narrow = nn.Conv2d(128, 128, 3, 1, 1, groups=16)
+        self.odd = nn.Conv2d(64, 64, 5, 2, 2, groups=2)
+        self.line = nn.Conv1d(64, 64, 3, 2, 1, groups=2)
+        self.whole = nn.Conv2d(128, 128, 1, groups=4)
+
+    def forward(
+        self, x: torch.Tensor, y: torch.Tensor, z: torch.Tensor
+    ) -> tuple[torch.Tensor, ...]:
+        x = torch.relu(self.strided(x))
+        return self.whole(x + self.narrow(x)), torch.relu(self.odd(y)), self.line(z)
+
+
+@pytest.fixture(scope="module", params=["native", AVX2])
+def tasks(request: pytest.FixtureRequest) -> list[Task]:
+    torch.manual_seed(0)
+    shapes = (2, 64, 12, 2 * WIDTH), (1, 64, 13, 25), (2, 64, 37)
+    inputs = tuple(torch.randn(shape) for shape in shapes)
+    source = from_module("network", Network().eval(), inputs)
+    lowered = lower_source(ModelSpec("network"), source, runnable(request.param))
+    found = with_alternatives(lowered.tasks)
+    return [task for task in found if task.alternative == PACKED]
+
+
+def _loops_around_data(space: TaskSpace, sketch: int) -> int:
+    """How many loops there are around the block that makes the data."""
+    schedule = space.schedule(space.random(Random(0), sketch))
+    return len(schedule.get_loops(schedule.get_sblock(block_names(schedule)[0])))
+
+
+def test_what_has_data_to_make_has_a_sketch_that_makes_them_for_each_panel(
+    tasks: list[Task],
+) -> None:
+    spaces = [TaskSpace(task) for task in tasks]
+    assert sorted(len(space.sketches) for space in spaces) == [BY_PANELS, *4 * [BY_PANELS + 1]]
+    for space in (space for space in spaces if len(space.sketches) > BY_PANELS):
+        assert _loops_around_data(space, BY_PANELS) > _loops_around_data(space, 0)
+
+
+def test_random_candidates_are_right_and_can_be_said(tasks: list[Task]) -> None:
+    rng = Random(0)
+    for task in tasks:
+        (arguments, want), space = direct_outputs(task, task.target), TaskSpace(task)
+        for sketch in space.sketches[BY_PANELS:]:
+            for _ in range(4):
+                candidate = space.random(rng, sketch.index)
+                assert decode(space.sketches, encode(sketch, candidate), task.id) == candidate
+                got = run(space.finish(candidate).mod, arguments, task.target)
+                assert np.abs(got - want).max() < 1e-4 * np.abs(want).max()
