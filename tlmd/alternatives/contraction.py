@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import tvm
@@ -41,6 +41,9 @@ class Contraction:
     output: Any
     """The buffer that it writes."""
 
+    is_padded: bool = False
+    """Whether the block before it pads the data, and does not only copy them."""
+
     @property
     def spatial(self) -> list[Any]:
         """The variables of the spatial iterators."""
@@ -72,7 +75,9 @@ def find(function: Any, dtype: str = DTYPE) -> Contraction | None:
     shape = shape_of(found.output)
     is_same_shape = all(_extents(b) == shape for b in blocks[found.position + 1 :])
     is_padding = found.position == 0 or blocks[0].writes[0].source.same_as(found.data.source)
-    return found if is_same_shape and is_padding else None
+    if not is_same_shape or not is_padding:
+        return None
+    return replace(found, is_padded=found.position > 0 and not is_copy(blocks[0]))
 
 
 def with_constants(
@@ -112,6 +117,15 @@ def _loads(position: int, block: Any, dtype: str) -> Contraction | None:
 def _widened(value: Any) -> Any:
     """What a cast converts; anything else as it is."""
     return value.value if isinstance(value, tirx.Cast) else value
+
+
+def is_copy(block: Any) -> bool:
+    """Whether a block stores each element of another buffer of its shape in the same place."""
+    value = block.body.value
+    if not isinstance(value, tvm.ir.TensorLoad):
+        return False
+    same_place = same(value.indices, block.body.indices)
+    return same_place and shape_of(value.source) == shape_of(block.body.buffer)
 
 
 def replaced(module: Any, found: Contraction, stages: Any) -> Any:

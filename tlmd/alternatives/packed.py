@@ -39,6 +39,8 @@ from tlmd.alternatives.words import WORD, Words
 FILLED, PAIRS, PRODUCTS, PLACED = (
     f"packed_{stage}" for stage in ("filled", "pairs", "products", "placed")
 )
+GROUPED = "grouped_products"
+"""The products of a grouped convolution whose data are padded."""
 WORDS = {PACKED_BF16: bfloat16.WORDS, PACKED_INT8: int8.WORDS}
 """By the name of the alternative: short numbers that it multiplies by words."""
 _CHEAPER = 0.97  # the work of the packed program over that of the direct one; it is tried first
@@ -87,13 +89,17 @@ def _blocks(found: Contraction, unit: VectorUnit) -> Blocks | None:
 def _padded(found: Contraction, blocks: Blocks, unit: VectorUnit) -> tuple[int, int]:
     """Rows in all, and columns of a panel.
 
-    No row is too many where a grouped convolution can have blocks of whole rows of the image.
+    No row is too many where the sketch of `GROUPED` can have blocks of whole rows of the image.
     """
     *outer, width = shape_of(found.output)[:-1]
-    if outer and blocks.is_grouped and unit.divides(width, blocks.columns):
+    if _is_padded_and_grouped(found, blocks) and unit.divides(width, blocks.columns):
         _, panel = unit.divided(width, blocks.columns)
         return math.prod(outer) * width, panel
     return unit.padded(math.prod(outer) * width, blocks.columns)
+
+
+def _is_padded_and_grouped(found: Contraction, blocks: Blocks) -> bool:
+    return blocks.is_grouped and found.is_padded and len(shape_of(found.output)) > 2
 
 
 def _has_words(found: Contraction, blocks: Blocks, words: Words) -> bool:
@@ -133,7 +139,8 @@ def _stages(found: Contraction, blocks: Blocks, unit: VectorUnit, words: Words |
         weight = weights[column // panel, k, column % panel]
         return te.sum(product(_element(data, indices, words), weight), axis=axes)
 
-    products = te.compute(long((padded, multiple(columns, panel))), value, name=PRODUCTS)
+    name = GROUPED if _is_padded_and_grouped(found, blocks) else PRODUCTS
+    products = te.compute(long((padded, multiple(columns, panel))), value, name=name)
     placed = te.compute(
         long((*outer, columns)),
         lambda *at: products[flattened(at[:-1], outer), at[-1]],

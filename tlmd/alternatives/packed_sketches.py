@@ -6,8 +6,9 @@ weights stay in the caches (Goto and van de Geijn, TOMS'08, section 4).
 
 Each panel of a grouped convolution needs other channels of the same pixels, so with these two it
 reads all of the image in steps. In a third sketch a block of rows is done for all panels before the
-next block. In a fourth one the channels of a panel are padded for some rows of the image only, so
-that the kernel reads them from the first-level cache, one after the other.
+next block. A grouped convolution with padded data has only one sketch: the channels of a panel are
+padded for some rows of the image when the panel begins, so that the kernel reads them from the
+first-level cache, one after the other.
 """
 
 from __future__ import annotations
@@ -17,11 +18,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tvm.ir import TensorLoad
-
 from tlmd.alternatives import bfloat16, contraction, int8
 from tlmd.alternatives import packed as stages
-from tlmd.alternatives.contraction import dtype_of, shape_of
+from tlmd.alternatives.contraction import dtype_of
 from tlmd.alternatives.scheduling import Sketch, StageSchedule, as_matrix
 from tlmd.alternatives.words import Words
 
@@ -58,9 +57,9 @@ _SplitRows = Callable[[StageSchedule, Any, int], _RowLoops]
 
 def sketches(program: StageSchedule) -> list[Sketch]:
     """Those of a program."""
-    if not _is_grouped(program):
-        return [by_tiles, by_blocks]
-    return [by_tiles, by_blocks, by_rows, *([by_panels] if _made(program) else [])]
+    if stages.GROUPED in program.names:
+        return [by_panels]
+    return [by_tiles, by_blocks, *([by_rows] if _is_grouped(program) else [])]
 
 
 def by_tiles(program: StageSchedule) -> None:
@@ -102,7 +101,7 @@ def _by_tiles(program: StageSchedule, nest: _GemmLoops, made_at: Any | None = No
 
 def _is_grouped(program: StageSchedule) -> bool:
     """Whether the columns of a panel need only some of the channels."""
-    products = program.schedule.get(program.block(stages.PRODUCTS))
+    products = program.schedule.get(program.block(_products(program)))
     column = products.iter_vars[1].var
     return contraction.uses(products.reads[0].region[-1].min, column)
 
@@ -112,6 +111,16 @@ def _tiled_rows(program: StageSchedule, rows: Any, vectors: int) -> _RowLoops:
     return (), (tile,), row
 
 
+def _tiled_vectors(program: StageSchedule, vectors: Any) -> list[Any]:
+    """Loops over the parts of a panel, and over the vectors of a part.
+
+    All vectors of `GROUPED`, whose panels are no wider than a good kernel, are one part.
+    """
+    if stages.GROUPED in program.names:
+        return list(program.schedule.split(vectors, [1, None]))
+    return program.tile(vectors, 2, _MOST_VECTORS)
+
+
 def _blocks_of_rows(program: StageSchedule, rows: Any, vectors: int) -> _RowLoops:
     block, tile, row = program.tile(rows, 3, program.unit.most_rows(vectors))
     return (block,), (tile,), row
@@ -119,10 +128,10 @@ def _blocks_of_rows(program: StageSchedule, rows: Any, vectors: int) -> _RowLoop
 
 def _blocks_of_image(program: StageSchedule, rows: Any, vectors: int) -> _RowLoops:
     """Blocks of whole rows of the image; none where no good kernel divides its width."""
-    *outer, width, _ = program.extents(program.block(stages.PLACED))
-    if not outer or not program.unit.divides(width, vectors * program.lanes):
+    *_, height, width, _ = program.extents(program.block(stages.PLACED))
+    if not program.unit.divides(width, vectors * program.lanes):
         return _tiled_rows(program, rows, vectors)
-    image, lines, pixels = program.schedule.split(rows, [None, outer[-1], width])
+    image, lines, pixels = program.schedule.split(rows, [None, height, width])
     block, line = program.tile(lines, 2, _MOST_IMAGE_ROWS)
     tile, row = program.tile(pixels, 2, program.unit.most_rows(vectors))
     return (image, block), (line, tile), row
@@ -133,13 +142,13 @@ def _nest(program: StageSchedule, split_rows: _SplitRows) -> _GemmLoops:
     made = _made(program)
     for name in _inlined(program):
         schedule.compute_inline(program.block(name))
-    products = program.block(stages.PRODUCTS)
+    products = program.block(_products(program))
     rows, columns, *sums = schedule.get_loops(products)
     _, _, width = schedule.get(products).reads[1].source.ty.shape
     wide = int(width) // program.lanes
     panel, vectors, lane = schedule.split(columns, [None, wide, program.lanes])
     blocks, tiles, row = split_rows(program, rows, wide)
-    part, vector = program.tile(vectors, 2, _MOST_VECTORS)
+    part, vector = _tiled_vectors(program, vectors)
     return _GemmLoops(blocks, panel, part, tiles, sums, (row, vector, lane), made)
 
 
@@ -176,7 +185,12 @@ def _made(program: StageSchedule) -> str:
 
 def _before(program: StageSchedule) -> list[str]:
     """The blocks before the products."""
-    return program.names[: program.names.index(stages.PRODUCTS)]
+    return program.names[: program.names.index(_products(program))]
+
+
+def _products(program: StageSchedule) -> str:
+    """The name of the block that multiplies."""
+    return stages.GROUPED if stages.GROUPED in program.names else stages.PRODUCTS
 
 
 def _inlined(program: StageSchedule) -> list[str]:
@@ -184,13 +198,13 @@ def _inlined(program: StageSchedule) -> list[str]:
     before = _before(program)
     if before[-1:] in ([stages.PAIRS], [stages.FILLED]):
         return before[:-1]
-    is_copy = before and _is_copy(program.schedule.get(program.block(before[0])))
+    is_copy = before and contraction.is_copy(program.schedule.get(program.block(before[0])))
     return before if is_copy else []
 
 
 def _words(program: StageSchedule) -> Words | None:
     """The words of a program that multiplies short numbers."""
-    dtype = dtype_of(program.schedule.get(program.block(stages.PRODUCTS)).writes[0].source)
+    dtype = dtype_of(program.schedule.get(program.block(_products(program))).writes[0].source)
     if dtype == int8.WORDS.summed:
         return int8.WORDS
     return bfloat16.WORDS if stages.PAIRS in program.names else None
@@ -210,12 +224,3 @@ def _pad(program: StageSchedule, name: str) -> None:
     if program.extents(first)[-1] % program.lanes == 0:
         _, lane = program.vectors(program.schedule.get_loops(first)[-1])
         program.schedule.vectorize(lane)
-
-
-def _is_copy(block: Any) -> bool:
-    """Whether a block stores each element of another buffer of its shape in the same place."""
-    value = block.body.value
-    if not isinstance(value, TensorLoad):
-        return False
-    same_place = contraction.same(value.indices, block.body.indices)
-    return same_place and shape_of(value.source) == shape_of(block.body.buffer)

@@ -19,13 +19,14 @@ from tlmd.alternatives import (
 from tlmd.alternatives.kernel import VectorUnit
 from tlmd.alternatives.scheduling import Sketch, StageSchedule
 
-PRODUCTS = (packed.PRODUCTS, strassen.PRODUCTS, winograd.PRODUCTS)
+PRODUCTS = (packed.PRODUCTS, packed.GROUPED, strassen.PRODUCTS, winograd.PRODUCTS)
 """Names of the blocks of matrix products with weights."""
 
 _PARALLEL = "meta_schedule.parallel"
 _SKETCHES = {
     winograd.PRODUCTS: winograd_sketches.sketches,
     packed.PRODUCTS: packed_sketches.sketches,
+    packed.GROUPED: packed_sketches.sketches,
     strassen.PRODUCTS: strassen_sketches.sketches,
     attention.SCORES: attention_sketches.sketches,
 }
