@@ -121,11 +121,11 @@ def _widened(value: Any) -> Any:
 
 def is_copy(block: Any) -> bool:
     """Whether a block stores each element of another buffer of its shape in the same place."""
-    value = block.body.value
-    if not isinstance(value, tvm.ir.TensorLoad):
+    stored = block.body
+    if not isinstance(stored, tirx.BufferStore) or not isinstance(stored.value, tvm.ir.TensorLoad):
         return False
-    same_place = same(value.indices, block.body.indices)
-    return same_place and shape_of(value.source) == shape_of(block.body.buffer)
+    same_place = same(stored.value.indices, stored.indices)
+    return same_place and shape_of(stored.value.source) == shape_of(stored.buffer)
 
 
 def replaced(module: Any, found: Contraction, stages: Any) -> Any:

@@ -101,27 +101,19 @@ def _by_tiles(program: StageSchedule, nest: _GemmLoops, made_at: Any | None = No
 
 def _is_grouped(program: StageSchedule) -> bool:
     """Whether the columns of a panel need only some of the channels."""
-    products = program.schedule.get(program.block(_products(program)))
+    products = program.schedule.get(program.block(stages.PRODUCTS))
     column = products.iter_vars[1].var
     return contraction.uses(products.reads[0].region[-1].min, column)
 
 
 def _tiled_rows(program: StageSchedule, rows: Any, vectors: int) -> _RowLoops:
+    """No blocks."""
     tile, row = program.tile(rows, 2, program.unit.most_rows(vectors))
     return (), (tile,), row
 
 
-def _tiled_vectors(program: StageSchedule, vectors: Any) -> list[Any]:
-    """Loops over the parts of a panel, and over the vectors of a part.
-
-    All vectors of `GROUPED`, whose panels are no wider than a good kernel, are one part.
-    """
-    if stages.GROUPED in program.names:
-        return list(program.schedule.split(vectors, [1, None]))
-    return program.tile(vectors, 2, _MOST_VECTORS)
-
-
 def _blocks_of_rows(program: StageSchedule, rows: Any, vectors: int) -> _RowLoops:
+    """Blocks of several tiles."""
     block, tile, row = program.tile(rows, 3, program.unit.most_rows(vectors))
     return (block,), (tile,), row
 
@@ -135,6 +127,16 @@ def _blocks_of_image(program: StageSchedule, rows: Any, vectors: int) -> _RowLoo
     block, line = program.tile(lines, 2, _MOST_IMAGE_ROWS)
     tile, row = program.tile(pixels, 2, program.unit.most_rows(vectors))
     return (image, block), (line, tile), row
+
+
+def _tiled_vectors(program: StageSchedule, vectors: Any) -> list[Any]:
+    """Loops over the parts of a panel, and over the vectors of a part.
+
+    All vectors of `GROUPED`, whose panels are no wider than a good kernel, are one part.
+    """
+    if stages.GROUPED in program.names:
+        return list(program.schedule.split(vectors, [1, None]))
+    return program.tile(vectors, 2, _MOST_VECTORS)
 
 
 def _nest(program: StageSchedule, split_rows: _SplitRows) -> _GemmLoops:
