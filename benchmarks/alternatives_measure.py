@@ -27,7 +27,7 @@ from tlmd.types import TargetInfo, Task
 
 _ROUND = 8
 _SHARES = {"picked": 0.6, "near": 0.2, "random": 0.2}
-_SHARES_OF_NEW = {"picked": 0.34, "near": 0.33, "random": 0.33}
+_SHARES_OF_WINDOWS = {"picked": 0.34, "near": 0.33, "random": 0.33}
 _SEED = 20  # of the operators; `tlmd train` draws its corpora with 0 and 1
 
 
@@ -41,10 +41,9 @@ def main() -> int:
     parser.add_argument("--windows", type=Path, help="depthwise convolutions and pools of a file")
     parser.add_argument("--joined", action="store_true", help="attention and expansions")
     parser.add_argument("--seldom", action="store_true", help="kinds that networks have seldom")
-    parser.add_argument("--grouped", action="store_true", help="grouped convolutions")
     parser.set_defaults(seed=_SEED)
     options = parser.parse_args()
-    shares = _SHARES_OF_NEW if options.windows or options.grouped else _SHARES
+    shares = _SHARES_OF_WINDOWS if options.windows else _SHARES
     goals = range(_ROUND, options.candidates + 1, _ROUND)
     measure_in_rounds(options.state, options.out, _draw(options), shares, goals)
     return 0
@@ -57,10 +56,7 @@ def _draw(options: Any) -> Callable[[TargetInfo], list[Task]]:
     drawn = {"groups": options.groups, "seed": options.seed}
     if options.joined:
         return partial(_joined, **drawn)
-    from tlmd.workloads.synthetic_operators import GROUPED, SELDOM, USUAL
-
-    kinds = GROUPED if options.grouped else SELDOM if options.seldom else USUAL
-    return partial(_alternatives, **drawn, only=options.only, kinds=kinds)
+    return partial(_alternatives, **drawn, only=options.only, seldom=options.seldom)
 
 
 def _windows(target: TargetInfo, groups: int, path: Path) -> list[Task]:
@@ -94,13 +90,14 @@ def _joined(target: TargetInfo, groups: int, seed: int) -> list[Task]:
 
 
 def _alternatives(
-    target: TargetInfo, groups: int, seed: int, only: str, kinds: Sequence[float]
+    target: TargetInfo, groups: int, seed: int, only: str, seldom: bool
 ) -> list[Task]:
     """The alternatives of as many operators that have any, with names that begin with `only`."""
     from tlmd.workloads.alternatives import with_alternatives
+    from tlmd.workloads.synthetic_operators import SELDOM, USUAL
 
     found: list[Task] = []
-    for task in _synthetic(target, groups, seed, kinds):
+    for task in _synthetic(target, groups, seed, SELDOM if seldom else USUAL):
         others = [one for one in with_alternatives([task]) if one.alternative]
         found += [one for one in others if one.alternative.startswith(only)]
         if len({one.group for one in found}) >= groups:

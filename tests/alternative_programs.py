@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,8 @@ import pytest
 import tvm
 
 from tlmd.alternatives.transforms import transform
+from tlmd.language.sentence import decode, encode
+from tlmd.space.space import TaskSpace
 from tlmd.space.target import resolve, tvm_target
 from tlmd.types import TargetInfo, Task
 
@@ -21,6 +24,17 @@ def runnable(target: str) -> TargetInfo:
     if target == AVX2 and resolve("native").arch != "x86_64":
         pytest.skip("this machine cannot run programs for AVX2")
     return resolve(target)
+
+
+def check_random_candidates(task: Task, rng: Random, count: int = 1) -> None:
+    """So many candidates of each sketch can be said, and compute what the direct program does."""
+    (arguments, want), space = direct_outputs(task, task.target), TaskSpace(task)
+    for sketch in space.sketches:
+        for _ in range(count):
+            candidate = space.random(rng, sketch.index)
+            assert decode(space.sketches, encode(sketch, candidate), task.id) == candidate
+            got = run(space.finish(candidate).mod, arguments, task.target)
+            assert np.abs(got - want).max() < 1e-4 * np.abs(want).max()
 
 
 def direct_outputs(task: Task, info: TargetInfo) -> tuple[list[Any], Any]:

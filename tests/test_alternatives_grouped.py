@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from random import Random
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from tests.alternative_programs import AVX2, direct_outputs, run, runnable
+from tests.alternative_programs import AVX2, check_random_candidates, runnable
 from tlmd.alternatives.scheduling import block_names
 from tlmd.alternatives.transforms import PACKED
-from tlmd.language.sentence import decode, encode
 from tlmd.model_spec import ModelSpec
 from tlmd.space.space import TaskSpace
 from tlmd.types import Task
@@ -64,10 +62,4 @@ def test_padded_data_are_made_when_a_panel_begins(tasks: list[Task]) -> None:
 def test_random_candidates_are_right_and_can_be_said(tasks: list[Task]) -> None:
     rng = Random(0)
     for task in tasks:
-        (arguments, want), space = direct_outputs(task, task.target), TaskSpace(task)
-        for sketch in space.sketches:
-            for _ in range(4):
-                candidate = space.random(rng, sketch.index)
-                assert decode(space.sketches, encode(sketch, candidate), task.id) == candidate
-                got = run(space.finish(candidate).mod, arguments, task.target)
-                assert np.abs(got - want).max() < 1e-4 * np.abs(want).max()
+        check_random_candidates(task, rng, count=4)

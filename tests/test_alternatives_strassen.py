@@ -11,11 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from tests.alternative_programs import AVX2, direct_outputs, run, runnable
+from tests.alternative_programs import AVX2, check_random_candidates, runnable
 from tlmd.alternatives.transforms import MULTIPLICATIONS, PACKED, transform
-from tlmd.language.sentence import decode, encode
 from tlmd.model_spec import ModelSpec
-from tlmd.space.space import TaskSpace
 from tlmd.space.target import resolve, tvm_target, vector_unit
 from tlmd.types import Task
 from tlmd.workloads.alternatives import with_alternatives
@@ -90,10 +88,4 @@ def test_large_products_have_a_program_and_small_ones_none(tasks: list[Task]) ->
 def test_random_candidates_are_right_and_can_be_said(tasks: list[Task]) -> None:
     rng = Random(0)
     for task in tasks:
-        arguments, want = direct_outputs(task, task.target)
-        space = TaskSpace(task)
-        for sketch in space.sketches:
-            candidate = space.random(rng, sketch.index)
-            assert decode(space.sketches, encode(sketch, candidate), task.id) == candidate
-            got = run(space.finish(candidate).mod, arguments, task.target)
-            assert np.abs(got - want).max() < 1e-4 * np.abs(want).max()
+        check_random_candidates(task, rng)

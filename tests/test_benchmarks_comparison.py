@@ -87,3 +87,15 @@ def test_the_terminal_shows_rows_with_and_without_metaschedule() -> None:
     assert (one["budget"], one["metaschedule / tlmd"]) == (None, None)
     assert other["metaschedule / tlmd"] == "3.00 [2.50, 3.50]"
     assert other["best / tlmd"] == "1.50 [1.40, 1.60]"
+
+
+@pytest.mark.parametrize(("error", "shown"), [(1e-6, "6.0"), (1.2, "6.0 (wrong outputs)")])
+def test_the_page_says_where_outputs_of_metaschedule_are_wrong(error: float, shown: str) -> None:
+    stock = {
+        "metaschedule": 6.0,
+        "metaschedule / tlmd": [3.0, 2.5, 3.5],
+        "metaschedule error": error,
+    }
+    rows = [row("gpt2", 1.5, trials=64, **stock, **{"metaschedule seconds": 60.0})]
+    text = page({"a CPU": [row("resnet18", 1.5), *rows]}).partition("## a CPU")[2]
+    assert shown in cells(text, "GPT-2")

@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from tlmd.alternatives import bfloat16, contraction, int8
@@ -79,7 +80,7 @@ def by_blocks(program: StageSchedule) -> None:
 
 def by_rows(program: StageSchedule) -> None:
     """Each block of rows for all panels."""
-    _by_tiles(program, _nest(program, _blocks_of_rows))
+    _by_tiles(program, _nest(program, partial(_tiled_rows, loops=3)))
 
 
 def by_panels(program: StageSchedule) -> None:
@@ -106,16 +107,10 @@ def _is_grouped(program: StageSchedule) -> bool:
     return contraction.uses(products.reads[0].region[-1].min, column)
 
 
-def _tiled_rows(program: StageSchedule, rows: Any, vectors: int) -> _RowLoops:
-    """No blocks."""
-    tile, row = program.tile(rows, 2, program.unit.most_rows(vectors))
-    return (), (tile,), row
-
-
-def _blocks_of_rows(program: StageSchedule, rows: Any, vectors: int) -> _RowLoops:
-    """Blocks of several tiles."""
-    block, tile, row = program.tile(rows, 3, program.unit.most_rows(vectors))
-    return (block,), (tile,), row
+def _tiled_rows(program: StageSchedule, rows: Any, vectors: int, loops: int = 2) -> _RowLoops:
+    """Tiles of rows; with three `loops` in blocks of several tiles."""
+    *blocks, tile, row = program.tile(rows, loops, program.unit.most_rows(vectors))
+    return blocks, (tile,), row
 
 
 def _blocks_of_image(program: StageSchedule, rows: Any, vectors: int) -> _RowLoops:
@@ -141,16 +136,18 @@ def _tiled_vectors(program: StageSchedule, vectors: Any) -> list[Any]:
 
 def _nest(program: StageSchedule, split_rows: _SplitRows) -> _GemmLoops:
     schedule = program.schedule
-    made = _made(program)
-    for name in _inlined(program):
-        schedule.compute_inline(program.block(name))
-    products = program.block(_products(program))
+    name = _products(program)
+    before = program.names[: program.names.index(name)]
+    for one in (inlined := _inlined(program, before)):
+        schedule.compute_inline(program.block(one))
+    products = program.block(name)
     rows, columns, *sums = schedule.get_loops(products)
     _, _, width = schedule.get(products).reads[1].source.ty.shape
     wide = int(width) // program.lanes
     panel, vectors, lane = schedule.split(columns, [None, wide, program.lanes])
     blocks, tiles, row = split_rows(program, rows, wide)
     part, vector = _tiled_vectors(program, vectors)
+    made = "".join(before[len(inlined) :])
     return _GemmLoops(blocks, panel, part, tiles, sums, (row, vector, lane), made)
 
 
@@ -180,24 +177,13 @@ def _finish(program: StageSchedule, nest: _GemmLoops, sums: Sequence[Any], at: A
         _pad(program, nest.made)
 
 
-def _made(program: StageSchedule) -> str:
-    """The name of the block that makes the data; empty: they are read where they are."""
-    return "".join(_before(program)[len(_inlined(program)) :])
-
-
-def _before(program: StageSchedule) -> list[str]:
-    """The blocks before the products."""
-    return program.names[: program.names.index(_products(program))]
-
-
 def _products(program: StageSchedule) -> str:
     """The name of the block that multiplies."""
     return stages.GROUPED if stages.GROUPED in program.names else stages.PRODUCTS
 
 
-def _inlined(program: StageSchedule) -> list[str]:
-    """Which blocks before the products are no passes: paddings of words, or of nothing."""
-    before = _before(program)
+def _inlined(program: StageSchedule, before: list[str]) -> list[str]:
+    """Which blocks `before` the products are no passes: paddings of words, or of nothing."""
     if before[-1:] in ([stages.PAIRS], [stages.FILLED]):
         return before[:-1]
     is_copy = before and contraction.is_copy(program.schedule.get(program.block(before[0])))

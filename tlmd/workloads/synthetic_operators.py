@@ -254,8 +254,6 @@ SELDOM = tuple(kind.seldom for kind in _KINDS)
 """More of the kinds of which the cost model orders the programs least well."""
 JOINED = tuple(kind.joined for kind in _KINDS)
 """Attention and expansions: tasks that are several operators."""
-GROUPED = tuple(float(kind.make is _grouped) for kind in _KINDS)
-"""Grouped convolutions only."""
 
 
 def draw(rng: random.Random, shares: Sequence[float]) -> Operator:
