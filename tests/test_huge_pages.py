@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import mmap
 from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from tlmd.workloads.huge_pages import Range, aligned, collapse, in_huge_pages, new_parts
 
 _HUGE = 2 << 20
-_COUNT = 17 * _HUGE // 8  # of eight bytes each: above 32 MiB malloc always asks the system
+_COUNT = 17 * _HUGE // 8  # of eight bytes each
 
 
 @st.composite
@@ -43,14 +45,28 @@ def test_only_whole_pages_move(first: int, size: int) -> None:
 
 
 def test_what_a_block_allocates_moves_and_keeps_its_values() -> None:
-    with in_huge_pages():
-        array = np.arange(_COUNT)
-    assert (array == np.arange(_COUNT)).all()
-    other = np.arange(_COUNT)
+    other = _counted()
     if not collapse(aligned([(other.ctypes.data, other.ctypes.data + other.nbytes)])):
         pytest.skip("this system gives no huge pages now")
-    assert (other == array).all()
-    assert _huge_kib(array.ctypes.data + array.nbytes // 2) >= array.nbytes // 2048
+    assert (other == np.arange(_COUNT)).all()
+    # On a busy machine the system may have no free piece for one page; not three times.
+    assert any(_block_moves() for _ in range(3))
+
+
+def _block_moves() -> bool:
+    """Whether most of an array that a block makes is in huge pages after it."""
+    with in_huge_pages():
+        array = _counted()
+    assert (array == np.arange(_COUNT)).all()
+    return _huge_kib(array.ctypes.data + array.nbytes // 2) >= array.nbytes // 2048
+
+
+def _counted() -> NDArray[np.int64]:
+    """0, 1, ... in memory for which nobody asks huge pages, as NumPy does for its arrays."""
+    memory = mmap.mmap(-1, 8 * _COUNT, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    array = np.frombuffer(memory, np.int64)
+    array[:] = np.arange(_COUNT)
+    return array
 
 
 def _huge_kib(address: int) -> int:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 _HUGE = 2 << 20  # bytes, on x86 and on Arm with pages of 4 KiB
 _MADV_COLLAPSE = 25  # Linux 6.1 and newer: moves what is there now
+_TRIES = 4  # a page that the system holds for a moment ends a call (madvise(2): EAGAIN)
 _ENABLED = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 _MAPS = Path("/proc/self/maps")
 
@@ -56,13 +58,22 @@ def aligned(ranges: Iterable[Range]) -> list[Range]:
 
 def collapse(ranges: Iterable[Range]) -> int:
     """Move these whole huge pages; the bytes of the ranges that were moved completely."""
-    madvise = ctypes.CDLL(None).madvise
+    return sum(end - first for first, end in ranges if _move(first, end))
+
+
+def _move(first: int, end: int) -> bool:
+    """Whether the whole range is in huge pages now.
+
+    It is not where memory has no free piece of this size; its values are as before then.
+    """
+    madvise = ctypes.CDLL(None, use_errno=True).madvise
     madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
-    # It fails where memory has no free piece of this size; all is as before then.
-    moved = [
-        (first, end) for first, end in ranges if not madvise(first, end - first, _MADV_COLLAPSE)
-    ]
-    return sum(end - first for first, end in moved)
+    for _ in range(_TRIES):
+        if not madvise(first, end - first, _MADV_COLLAPSE):
+            return True
+        if ctypes.get_errno() != errno.EAGAIN:
+            break
+    return False
 
 
 def _anonymous() -> list[Range]:
