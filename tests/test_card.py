@@ -55,7 +55,7 @@ def test_a_model_for_a_card_is_timed_loaded_and_run(tmp_path: Path) -> None:
     compiled = lowering.compile_model(lowering.lower(source.module, target), target)
     library = whole_model.link(compiled.executable, tmp_path / "model.so")
     inputs = source.random_inputs(0)
-    times = whole_model.measure(library, library, spec, inputs, (0,), tmp_path, info.device)
+    times = whole_model.measure(lambda: library, library, spec, inputs, (0,), tmp_path, info.device)
     assert times.max_abs_err < 1e-3 and times.tuned_ms > 0
     assert bool(times.pytorch_ms) == torch.cuda.is_available()
 

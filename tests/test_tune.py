@@ -15,6 +15,7 @@ import pytest
 
 import tlmd
 from tests import endtoend, small_network
+from tlmd.client import untuned_model
 from tlmd.records.store import RecordStore
 from tlmd.units import microseconds
 
@@ -202,9 +203,8 @@ def test_running_again_continues(tuned: Run, daemon: tlmd.Daemon) -> None:
 def test_an_untuned_model_that_would_run_for_long_is_not_run(
     tuned: Run, daemon: tlmd.Daemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tlmd.client import export
-
-    monkeypatch.setattr(export, "_LONGEST_UNTUNED_MS", 0.0)
+    monkeypatch.setattr(untuned_model, "_LONGEST_MS", 0.0)
+    monkeypatch.setattr(untuned_model.UntunedModel, "library", lambda _: pytest.fail("compiled"))
     job = next(job for job in daemon.jobs() if job["model"] == tuned.summary["model"])
     with endtoend.known_roofline():
         result = daemon.job(job["id"]).export(tmp_path)

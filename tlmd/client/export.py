@@ -5,7 +5,6 @@ This runs in the user's process and reads the record store, so it works with and
 
 from __future__ import annotations
 
-import math
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -14,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from tlmd.alternatives import packed, words
-from tlmd.client import libraries, model_choice, reports
+from tlmd.client import libraries, model_choice, reports, untuned_model
 from tlmd.client.tune_result import TuneResult, check_out
 from tlmd.errors import BadInput, Failed
 from tlmd.measure.cores import CARD, card_cores, plan_cores
@@ -31,7 +30,6 @@ from tlmd.types import TargetInfo, Task
 from tlmd.workloads import alternatives, lowering, whole_model
 from tlmd.workloads.preparation import LoweredModel, lower_sets
 
-_LONGEST_UNTUNED_MS = 5_000.0
 _SLOWED = 1.15  # times the reference kernel's time of a quiet machine
 
 
@@ -99,8 +97,8 @@ def deliver(
     """Compile, verify, time and write the model. `started_at` is monotonic time in seconds.
 
     Each set of input shapes (`models`) becomes a library; the result has the times of the first.
-    An untuned model that would run for longer than five seconds is not run: large ones take
-    minutes. Its time is then the sum of its tasks'.
+    An untuned model that would run for longer than five seconds is not run (`untuned_model`). Its
+    time is then the sum of its tasks'.
     `before_timing` is called when the model is compiled, before anything is timed. `lowered`: as in
     `export`.
     """
@@ -111,10 +109,9 @@ def deliver(
     with tempfile.TemporaryDirectory(prefix="tlmd-") as name:
         scratch = Path(name)
         folder = out or scratch / "out"
-        untuned = libraries.untuned(models, target, scratch / "untuned")
+        untuned = untuned_model.prepare(models, result, scratch)
         tuned = libraries.tuned(models, result, folder)
         rivals = model_choice.compile_rivals(models, result, scratch / "rivals")
-        sums = [_untuned_ms(model, result) for model in models]
         before_timing()
         with _reserved_slot(state_dir, cores):
             if model_choice.choose(models, result, tuned, rivals, cores, scratch):
@@ -122,16 +119,16 @@ def deliver(
             result.shares = _shares(result, target, cores)
             times = [
                 whole_model.measure(
-                    plain,
+                    plain.library,
                     one.path,
                     model.spec,
                     model.source.random_inputs(0),
                     cores,
                     scratch,
                     target.device,
-                    times_untuned=not _LONGEST_UNTUNED_MS < untuned_ms < math.inf,
+                    times_untuned=plain.is_run,
                 )
-                for model, plain, one, untuned_ms in zip(models, untuned, tuned, sums, strict=True)
+                for model, plain, one in zip(models, untuned, tuned, strict=True)
             ]
         sources, paths = [model.source for model in models], [one.path for one in tuned]
         whole_model.write_runners(folder, sources, paths, target)
@@ -139,7 +136,7 @@ def deliver(
             _write_lowered(models, result, out)
     whole = times[0]
     if is_sum := whole.untuned_ms is None:
-        whole = replace(whole, untuned_ms=sums[0])
+        whole = replace(whole, untuned_ms=untuned[0].sum_ms)
     document = result.summary(time.monotonic() - started_at, (whole, tuned[0]))
     limits = tuple(result.shares.get(r.chosen.id, (0.0, ""))[1] for r in result.rows())
     own = [record.outcome for state in states for record in state.own if record.outcome.ok]
@@ -148,12 +145,6 @@ def deliver(
     if out is not None:
         reports.write(out, found)
     return found
-
-
-def _untuned_ms(model: LoweredModel, result: reports.Result) -> float:
-    """The sum of the tasks' times with TVM's default schedules; infinite if one is unknown."""
-    known = {row.direct.id: row.untuned for row in result.rows()}
-    return 1e3 * sum(task.weight * known.get(task.id, math.inf) for task in model.tasks)
 
 
 def _shares(

@@ -1,4 +1,4 @@
-"""Compiles a job's model without records, and with the best program of each task."""
+"""Compiles a job's model with the best program of each task."""
 
 from __future__ import annotations
 
@@ -27,16 +27,6 @@ class TunedLibrary:
     """Number of tunable functions."""
 
     functions_with_record: int
-
-
-def untuned(models: Sequence[LoweredModel], target: TargetInfo, folder: Path) -> list[Path]:
-    """Compile each model with TVM's default schedules."""
-    folder.mkdir()
-    found = []
-    for number, model in enumerate(models, 1):
-        compiled = lowering.compile_model(model.lowered, targets.tvm_target(target))
-        found.append(whole_model.link(compiled.executable, folder / _file(number)))
-    return found
 
 
 def tuned(

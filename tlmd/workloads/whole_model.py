@@ -1,7 +1,8 @@
 """The whole model after tuning: export it with a program that runs it, and time it.
 
 `python -m tlmd.workloads.whole_model PLAN.json` is the process that times. It is pinned to the run
-cores, runs the untuned model, the tuned model and PyTorch alternately, and prints one line of JSON.
+cores, runs the untuned model, the tuned model and PyTorch alternately, and prints one line of JSON:
+an empty object where it cannot run the original, and was given no untuned model instead.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -125,7 +127,7 @@ def write_runners(
 
 
 def measure(
-    untuned: Path,
+    untuned: Callable[[], Path],
     tuned: Path,
     spec: ModelSpec,
     inputs: list[np.ndarray],
@@ -137,19 +139,26 @@ def measure(
     """Time both libraries and the original in one process that is pinned to `run_cores`.
 
     All run on `device`, with their inputs there. `spec` is the model, which the process loads again
-    to run the original. Without `times_untuned` the untuned library runs only where the original
-    cannot be run. Raises `Failed` if the process fails, or if outputs of the tuned model are wrong
-    (not finite).
+    to run the original. `untuned` gives the untuned library. Without `times_untuned` it is called,
+    and the library is run, only where the original cannot be run. Raises `Failed` if the process
+    fails, or if outputs of the tuned model are wrong (not finite).
     """
     plan = {
-        "untuned": str(untuned),
         "tuned": str(tuned),
         "spec": wire.pack(spec).hex(),
         "device": device,
         "times_untuned": times_untuned,
     }
-    module, doing = "tlmd.workloads.whole_model", "timing the whole model"
-    times = WholeModelTimes(**timing_process.run(module, plan, inputs, run_cores, scratch, doing))
+
+    def timed(library: Path | None) -> dict[str, Any]:
+        with_library = {**plan, "untuned": str(library) if library else None}
+        module, doing = "tlmd.workloads.whole_model", "timing the whole model"
+        found: dict[str, Any] = timing_process.run(
+            module, with_library, inputs, run_cores, scratch, doing
+        )
+        return found
+
+    times = WholeModelTimes(**(timed(untuned() if times_untuned else None) or timed(untuned())))
     if not math.isfinite(times.max_abs_err):
         raise Failed(
             "the tuned model's outputs differ from those of the original; nothing is exported"
@@ -162,14 +171,19 @@ def _main(plan_path: str) -> None:
     spec = wire.unpack(ModelSpec, bytes.fromhex(plan["spec"]))
     device = plan["device"]
     original, torch_run = _original(spec, inputs, len(plan["cores"]), device)
-    untuned, tuned = (_virtual_machine(plan[name], device) for name in ("untuned", "tuned"))
-    runs: dict[str, Callable[[], Any]] = {"tuned": lambda: tuned(inputs)}
-    if plan["times_untuned"]:
-        runs["untuned"] = lambda: untuned(inputs)
+    runs: dict[str, Callable[[], Any]] = {
+        name: partial(_virtual_machine(plan[name], device), inputs)
+        for name in ("tuned", "untuned")
+        if plan[name]
+    }
+    if original is None and not plan["untuned"]:
+        print("{}")  # nothing says what the outputs are
+        return
+    error = _largest_error(runs["tuned"](), runs["untuned"]() if original is None else original)
+    if not plan["times_untuned"]:
+        runs.pop("untuned", None)
     if torch_run is not None:
         runs["pytorch"] = torch_run
-    expected = original if original is not None else untuned(inputs)
-    error = _largest_error(tuned(inputs), expected)
     best = _interleave(runs)
     times = WholeModelTimes(best.get("untuned"), best["tuned"], best.get("pytorch"), error)
     print(json.dumps(asdict(times)))
