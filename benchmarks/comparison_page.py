@@ -98,9 +98,8 @@ def _machine(rows: list[report.Row]) -> list[str]:
     for cores in _CORES:
         found = [row for row in chosen(rows, cores, 64) if row.get(METASCHEDULE)]
         if found:
-            mean = _mean(found, lambda row: row[f"{METASCHEDULE} / tlmd"][0])
-            said = f"Geometric mean of MetaSchedule / tlmd, {_models(found)}: **{mean}**."
-            parts += [_title(FP32, cores, 64) + _STOCK + said, _table(_WITH_STOCK, found)]
+            parts += [_title(FP32, cores, 64) + _STOCK + _stock_mean(found)]
+            parts += [_table(_WITH_STOCK, found)]
     budgets = [row for row in rows if row.get("budget_s")]
     if budgets:
         budgets.sort(key=lambda row: (row["model"], row["budget_s"]))
@@ -111,6 +110,16 @@ def _machine(rows: list[report.Row]) -> list[str]:
 def _title(precision: str, cores: int, trials: int) -> str:
     named = {FP32: "float32", BF16: "bfloat16", INT8: "int8"}[precision]
     return f"**{named}, {_CORES[cores]}, {trials} measurements per task.** "
+
+
+def _stock_mean(rows: list[report.Row]) -> str:
+    """The geometric mean beside MetaSchedule, of the models whose outputs are right."""
+    right = [row for row in rows if not _is_wrong(row)]
+    if not right:
+        return ""
+    mean = _mean(right, lambda row: row[f"{METASCHEDULE} / tlmd"][0])
+    without = " without wrong outputs" if len(right) < len(rows) else ""
+    return f"Geometric mean of MetaSchedule / tlmd, {_models(right)}{without}: **{mean}**."
 
 
 def _mean(
@@ -159,7 +168,12 @@ def _ms(value: float | None) -> str:
 
 def _stock_time(row: report.Row) -> str:
     time = _ms(row[METASCHEDULE])
-    return f"{time} (wrong outputs)" if row[f"{METASCHEDULE} error"] > _WRONG else time
+    return f"{time} (wrong outputs)" if _is_wrong(row) else time
+
+
+def _is_wrong(row: report.Row) -> bool:
+    """Whether MetaSchedule's program computes something else than the model."""
+    return bool(row[f"{METASCHEDULE} error"] > _WRONG)
 
 
 def _of(name: str) -> Column:

@@ -89,13 +89,32 @@ def test_the_terminal_shows_rows_with_and_without_metaschedule() -> None:
     assert other["best / tlmd"] == "1.50 [1.40, 1.60]"
 
 
-@pytest.mark.parametrize(("error", "shown"), [(1e-6, "6.0"), (1.2, "6.0 (wrong outputs)")])
-def test_the_page_says_where_outputs_of_metaschedule_are_wrong(error: float, shown: str) -> None:
+@pytest.mark.parametrize(
+    ("error", "time", "mean"),
+    [
+        (1e-6, "6.0", "2 models: **2.45**"),
+        (1.2, "6.0 (wrong outputs)", "1 model without wrong outputs: **2.00**"),
+    ],
+)
+def test_the_page_says_where_outputs_of_metaschedule_are_wrong(
+    error: float, time: str, mean: str
+) -> None:
+    rows = [stock_row("gpt2", 3.0, error), stock_row("resnet18", 2.0, 1e-6)]
+    text = page({"a CPU": [row("resnet18", 1.5), *rows]}).partition("## a CPU")[2]
+    assert time in cells(text, "GPT-2")
+    assert f"Geometric mean of MetaSchedule / tlmd, {mean}." in text
+
+
+def test_no_mean_is_of_wrong_programs_alone() -> None:
+    text = page({"a CPU": [row("resnet18", 1.5), stock_row("gpt2", 3.0, 1.2)]})
+    assert "Geometric mean of MetaSchedule" not in text
+
+
+def stock_row(model: str, ratio: float, error: float) -> dict[str, Any]:
     stock = {
         "metaschedule": 6.0,
-        "metaschedule / tlmd": [3.0, 2.5, 3.5],
+        "metaschedule / tlmd": [ratio, ratio - 0.5, ratio + 0.5],
         "metaschedule error": error,
+        "metaschedule seconds": 60.0,
     }
-    rows = [row("gpt2", 1.5, trials=64, **stock, **{"metaschedule seconds": 60.0})]
-    text = page({"a CPU": [row("resnet18", 1.5), *rows]}).partition("## a CPU")[2]
-    assert shown in cells(text, "GPT-2")
+    return row(model, 1.5, trials=64, **stock)
