@@ -98,8 +98,8 @@ def _machine(rows: list[report.Row]) -> list[str]:
     for cores in _CORES:
         found = [row for row in chosen(rows, cores, 64) if row.get(METASCHEDULE)]
         if found:
-            parts += [_title(FP32, cores, 64) + _STOCK + _stock_mean(found)]
-            parts += [_table(_WITH_STOCK, found)]
+            said = _STOCK + _stock_mean(found)
+            parts += [_title(FP32, cores, 64) + said, _table(_WITH_STOCK, found)]
     budgets = [row for row in rows if row.get("budget_s")]
     if budgets:
         budgets.sort(key=lambda row: (row["model"], row["budget_s"]))

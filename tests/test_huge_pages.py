@@ -49,7 +49,7 @@ def test_what_a_block_allocates_moves_and_keeps_its_values() -> None:
     if not collapse(aligned([(other.ctypes.data, other.ctypes.data + other.nbytes)])):
         pytest.skip("this system gives no huge pages now")
     assert (other == np.arange(_COUNT)).all()
-    # On a busy machine the system may have no free piece for one page; not three times.
+    # On a busy machine the system may have no free huge page at one moment.
     assert any(_block_moves() for _ in range(3))
 
 
@@ -62,7 +62,10 @@ def _block_moves() -> bool:
 
 
 def _counted() -> NDArray[np.int64]:
-    """0, 1, ... in memory for which nobody asks huge pages, as NumPy does for its arrays."""
+    """0, 1, ... in memory that is in small pages at first.
+
+    An array of NumPy would not do: NumPy itself asks the system for huge pages for large ones.
+    """
     memory = mmap.mmap(-1, 8 * _COUNT, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     array = np.frombuffer(memory, np.int64)
     array[:] = np.arange(_COUNT)

@@ -45,12 +45,14 @@ def _prepared(model: LoweredModel, seconds: float, folder: Path) -> UntunedModel
     return found
 
 
-@pytest.mark.parametrize(("seconds", "is_run"), [(1.0, True), (2.0, False)])
-def test_only_those_that_are_run_are_compiled(seconds: float, is_run: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("seconds", "is_timed"), [(1.0, True), (2.0, False)])
+def test_only_those_that_are_timed_are_compiled(
+    seconds: float, is_timed: bool, tmp_path: Path
+) -> None:
     model = _lowered("tests.small_network:make")
     found = _prepared(model, seconds, tmp_path)
     assert found.sum_ms == pytest.approx(1e3 * seconds * sum(task.weight for task in model.tasks))
-    assert (found.is_run, found.path.exists()) == (is_run, is_run)
+    assert (found.is_timed, found.path.exists()) == (is_timed, is_timed)
     assert found.library() == found.path and found.path.exists()
 
 
@@ -61,7 +63,7 @@ def test_a_model_that_cannot_be_run_is_compared_with_the_untuned_one(tmp_path: P
     tuned = _prepared(model, 1.0, tmp_path).library().rename(tmp_path / "tuned.so")
     inputs = model.source.random_inputs(0)
     times = whole_model.measure(
-        found.library, tuned, model.spec, inputs, (0,), tmp_path, times_untuned=found.is_run
+        found.library, tuned, model.spec, inputs, (0,), tmp_path, times_untuned=found.is_timed
     )
     assert found.path.exists()
     assert (times.untuned_ms, times.pytorch_ms, times.max_abs_err) == (None, None, 0.0)

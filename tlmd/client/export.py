@@ -97,7 +97,7 @@ def deliver(
     """Compile, verify, time and write the model. `started_at` is monotonic time in seconds.
 
     Each set of input shapes (`models`) becomes a library; the result has the times of the first.
-    An untuned model that would run for longer than five seconds is not run (`untuned_model`). Its
+    An untuned model that would run for longer than five seconds is not timed (`untuned_model`). Its
     time is then the sum of its tasks'.
     `before_timing` is called when the model is compiled, before anything is timed. `lowered`: as in
     `export`.
@@ -126,7 +126,7 @@ def deliver(
                     cores,
                     scratch,
                     target.device,
-                    times_untuned=plain.is_run,
+                    times_untuned=plain.is_timed,
                 )
                 for model, plain, one in zip(models, untuned, tuned, strict=True)
             ]

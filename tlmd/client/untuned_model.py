@@ -1,7 +1,7 @@
 """The untuned model, with TVM's default schedules, beside which the tuned one is timed.
 
-Large ones run for minutes. They are not run, and only compiled where the original cannot be run:
-something must say what the outputs are.
+Large ones run for minutes, so they are not timed. tlmd compiles and runs such a one only where the
+original cannot be run: the outputs of the tuned model are then compared with its outputs.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class UntunedModel:
     """The sum of its tasks' times in milliseconds; infinite if one is unknown."""
 
     @property
-    def is_run(self) -> bool:
+    def is_timed(self) -> bool:
         """Whether it is timed; if not, `sum_ms` is its time."""
         return not _LONGEST_MS < self.sum_ms < math.inf
 
@@ -40,23 +40,22 @@ class UntunedModel:
         """Its library, which is compiled when it is asked for the first time. Raises `Failed`."""
         if not self.path.exists():
             target = targets.tvm_target(self.target)
-            whole_model.link(
-                lowering.compile_model(self.model.lowered, target).executable, self.path
-            )
+            compiled = lowering.compile_model(self.model.lowered, target)
+            whole_model.link(compiled.executable, self.path)
         return self.path
 
 
 def prepare(
     models: Sequence[LoweredModel], result: reports.Result, folder: Path
 ) -> list[UntunedModel]:
-    """The untuned models, whose libraries are written to `folder`; those to be run are compiled."""
+    """The untuned models. Those to be timed are compiled; libraries are written to `folder`."""
     untuned = {row.direct.id: row.untuned for row in result.rows()}
     found = []
     for number, model in enumerate(models, 1):
         seconds = sum(task.weight * untuned.get(task.id, math.inf) for task in model.tasks)
         path = folder / f"untuned-{number}.so"
-        found.append(UntunedModel(model, result.target, path, 1e3 * seconds))
-    for one in found:
-        if one.is_run:
+        one = UntunedModel(model, result.target, path, 1e3 * seconds)
+        if one.is_timed:
             one.library()
+        found.append(one)
     return found

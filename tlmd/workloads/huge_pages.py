@@ -11,6 +11,7 @@ import ctypes
 import errno
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 _HUGE = 2 << 20  # bytes, on x86 and on Arm with pages of 4 KiB
 _MADV_COLLAPSE = 25  # Linux 6.1 and newer: moves what is there now
@@ -58,16 +59,16 @@ def aligned(ranges: Iterable[Range]) -> list[Range]:
 
 def collapse(ranges: Iterable[Range]) -> int:
     """Move these whole huge pages; the bytes of the ranges that were moved completely."""
-    return sum(end - first for first, end in ranges if _move(first, end))
+    madvise = ctypes.CDLL(None, use_errno=True).madvise
+    madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+    return sum(end - first for first, end in ranges if _move(madvise, first, end))
 
 
-def _move(first: int, end: int) -> bool:
+def _move(madvise: Any, first: int, end: int) -> bool:
     """Whether the whole range is in huge pages now.
 
     It is not where memory has no free piece of this size; its values are as before then.
     """
-    madvise = ctypes.CDLL(None, use_errno=True).madvise
-    madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
     for _ in range(_TRIES):
         if not madvise(first, end - first, _MADV_COLLAPSE):
             return True

@@ -143,22 +143,22 @@ def measure(
     and the library is run, only where the original cannot be run. Raises `Failed` if the process
     fails, or if outputs of the tuned model are wrong (not finite).
     """
-    plan = {
+    plan: dict[str, Any] = {
         "tuned": str(tuned),
         "spec": wire.pack(spec).hex(),
         "device": device,
         "times_untuned": times_untuned,
     }
 
-    def timed(library: Path | None) -> dict[str, Any]:
-        with_library = {**plan, "untuned": str(library) if library else None}
+    def run(library: Path | None) -> Any:
+        plan["untuned"] = str(library) if library else None
         module, doing = "tlmd.workloads.whole_model", "timing the whole model"
-        found: dict[str, Any] = timing_process.run(
-            module, with_library, inputs, run_cores, scratch, doing
-        )
-        return found
+        return timing_process.run(module, plan, inputs, run_cores, scratch, doing)
 
-    times = WholeModelTimes(**(timed(untuned() if times_untuned else None) or timed(untuned())))
+    found = run(untuned() if times_untuned else None)
+    if not found:  # the original cannot be run
+        found = run(untuned())
+    times = WholeModelTimes(**found)
     if not math.isfinite(times.max_abs_err):
         raise Failed(
             "the tuned model's outputs differ from those of the original; nothing is exported"
@@ -171,14 +171,14 @@ def _main(plan_path: str) -> None:
     spec = wire.unpack(ModelSpec, bytes.fromhex(plan["spec"]))
     device = plan["device"]
     original, torch_run = _original(spec, inputs, len(plan["cores"]), device)
+    if original is None and not plan["untuned"]:
+        print("{}")  # nothing says what the outputs are
+        return
     runs: dict[str, Callable[[], Any]] = {
         name: partial(_virtual_machine(plan[name], device), inputs)
         for name in ("tuned", "untuned")
         if plan[name]
     }
-    if original is None and not plan["untuned"]:
-        print("{}")  # nothing says what the outputs are
-        return
     error = _largest_error(runs["tuned"](), runs["untuned"]() if original is None else original)
     if not plan["times_untuned"]:
         runs.pop("untuned", None)
