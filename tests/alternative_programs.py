@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from random import Random
 from typing import Any
 
@@ -12,7 +13,7 @@ import tvm
 from tlmd.alternatives.transforms import transform
 from tlmd.language.sentence import decode, encode
 from tlmd.space.space import TaskSpace
-from tlmd.space.target import resolve, tvm_target
+from tlmd.space.target import has_amx, resolve, tvm_target
 from tlmd.types import TargetInfo, Task
 
 AVX2 = '{"kind":"llvm","mcpu":"haswell","num-cores":1}'
@@ -24,6 +25,16 @@ def runnable(target: str) -> TargetInfo:
     if target == AVX2 and resolve("native").arch != "x86_64":
         pytest.skip("this machine cannot run programs for AVX2")
     return resolve(target)
+
+
+def native_by_vectors() -> TargetInfo:
+    """The target of this machine, without a matrix unit where it has one."""
+    info = resolve("native")
+    if not has_amx(info):
+        return info
+    config = json.loads(info.spec)
+    kept = [feature for feature in config.get("mattr", []) if "amx" not in feature]
+    return resolve(json.dumps(config | {"mattr": [*kept, "-amx-tile"]}))
 
 
 def check_random_candidates(task: Task, rng: Random, count: int = 1) -> None:

@@ -19,7 +19,8 @@ import tvm_ffi
 from torch import nn
 from tvm import relax
 
-from tests.alternative_programs import direct_outputs, run
+from tests.alternative_programs import direct_outputs, native_by_vectors, run
+from tlmd.alternatives.packed import GROUPED
 from tlmd.alternatives.transforms import FILTERINGS, PACKED
 from tlmd.config import MeasureConfig
 from tlmd.language.sentence import decode, encode
@@ -28,9 +29,9 @@ from tlmd.measure.measurer import Measurer
 from tlmd.model_spec import ModelSpec
 from tlmd.records import metaschedule
 from tlmd.space import schedule
-from tlmd.space.describe import describe
+from tlmd.space.describe import block_names, describe
 from tlmd.space.space import TaskSpace
-from tlmd.space.target import resolve, tvm_target
+from tlmd.space.target import tvm_target
 from tlmd.types import MeasureInput, Status, Task
 from tlmd.workloads import lowering
 from tlmd.workloads.alternatives import substitute, with_alternatives
@@ -38,7 +39,7 @@ from tlmd.workloads.preparation import LoweredModel, lower_source, merged_tasks
 from tlmd.workloads.sources import SourceModel
 from tlmd.workloads.torch_frontend import from_module
 
-INFO = resolve("native")
+INFO = native_by_vectors()
 TARGET = tvm_target(INFO)
 CHANNELS = 16  # whole vectors on every CPU
 
@@ -135,10 +136,8 @@ def test_weights_that_change_have_no_alternative(model: LoweredModel) -> None:
 
 
 def _is_grouped(task: Task) -> bool:
-    """Whether a panel of packed weights needs some of the channels: those of its groups."""
-    data, weights, *_ = (param.ty.shape for param in tvm.ir.load_json(task.module)["main"].params)
-    taps = 9 if "conv" in task.name else 1
-    return task.alternative == PACKED and int(weights[1]) < taps * int(data[-1])
+    """Whether the padded data of each panel's groups are made when the panel begins."""
+    return GROUPED in block_names(tvm.ir.load_json(task.module))
 
 
 def _alternatives(groups: dict[str, list[Task]]) -> Iterator[Task]:
@@ -198,6 +197,8 @@ import sys
 sys.modules["tlmd"] = None
 import json, pathlib
 import numpy as np
+if pathlib.Path("intrinsics.py").exists():
+    import intrinsics
 import tvm
 from tvm import relax
 from tvm.s_tir import meta_schedule as ms
@@ -220,6 +221,7 @@ np.save("got.npy", outputs[0].numpy())
 def _outputs_without_tlmd(lowered: Any, inputs: Any, folder: Path) -> Any:
     """What a process computes that has TVM, the lowered module and the database."""
     lowering.save(lowered, folder / "lowered.json")
+    metaschedule.write_intrinsics(folder)
     np.savez(folder / "inputs.npz", *inputs)
     command = [sys.executable, "-c", _WITHOUT_TLMD, str(TARGET)]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)

@@ -20,7 +20,7 @@ from hypothesis.extra import numpy as arrays
 from torch import nn
 from tvm import te
 
-from tests.alternative_programs import direct_outputs, run
+from tests.alternative_programs import direct_outputs, native_by_vectors, run
 from tlmd.alternatives import bfloat16, softmax
 from tlmd.alternatives.packed import WORDS
 from tlmd.alternatives.transforms import (
@@ -42,7 +42,7 @@ from tlmd.workloads.alternatives import with_alternatives
 from tlmd.workloads.preparation import LoweredModel, lower_source, merged_tasks
 from tlmd.workloads.torch_frontend import from_module
 
-INFO = resolve("native", 1)
+INFO = native_by_vectors()
 OLDER = resolve('{"kind": "llvm", "mcpu": "haswell"}', 1)
 needs_bf16 = pytest.mark.skipif(not has_bf16(INFO), reason="this CPU does not multiply bfloat16")
 

@@ -36,7 +36,7 @@ MAY_IMPORT = {
     "measure": {"alternatives", "space"},
     "workloads": {"alternatives", "space"},
     "integrations": {"client", "generate", "measure", "model", "records", "space", "workloads"},
-    "records": {"space"},
+    "records": {"alternatives", "space"},
     "pipeline": set(),
     "actors": {"generate", "learn", "measure", "model", "pipeline", "space"},
     "daemon": {"measure", "pipeline", "records", "space", "workloads"},

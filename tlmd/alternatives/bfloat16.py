@@ -31,17 +31,23 @@ define linkonce_odr <16 x float> @tlmd_bf16_dot(<16 x float> %sum, <16 x i32> %a
 """What a program that uses the intrinsic imports: the annotation `pragma_import_llvm` of a loop."""
 
 _UPPER, _INFINITY, _QUIET = 0xFFFF0000, 0x7F800000, 1 << 22
+
+
+def product_text(a: str, b: str) -> str:
+    """As `product`, in TVMScript."""
+    lower, upper = (
+        " * ".join(f'T.reinterpret({part.format(one)}, dtype="float32")' for one in (a, b))
+        for part in ("T.shift_left({}, T.uint32(16))", f"T.bitwise_and({{}}, T.uint32({_UPPER}))")
+    )
+    return f"{lower} + {upper}"
+
+
 _HEAD = signature(WORD, 1, "float32")
 _DESCRIPTION = f"""{_HEAD}
         for i in T.serial(0, 16):
             with T.sblock("update"):
                 v = T.axis.remap("S", [i])
-                c[v] = c[v] + (
-                    T.reinterpret(T.shift_left(a[0], T.uint32(16)), dtype="float32")
-                    * T.reinterpret(T.shift_left(b[v], T.uint32(16)), dtype="float32")
-                    + T.reinterpret(T.bitwise_and(a[0], T.uint32(4294901760)), dtype="float32")
-                    * T.reinterpret(T.bitwise_and(b[v], T.uint32(4294901760)), dtype="float32")
-                )
+                c[v] = c[v] + ({product_text("a[0]", "b[v]")})
 """
 _IMPLEMENTATION = f"""{_HEAD}
         c[T.ramp(T.int32(0), 1, 16)] = T.call_pure_extern(
@@ -62,6 +68,14 @@ def product(a: Any, b: Any) -> Any:
 def pair(lower: Any, upper: Any) -> Any:
     """Two float32 numbers, rounded to the nearest bfloat16 ones, as a pair; NaN stays NaN."""
     return (_rounded(lower) >> _bits(16)) | (_rounded(upper) & _bits(_UPPER))
+
+
+def rest(number: Any) -> Any:
+    """What rounding to bfloat16 leaves of a float32 number; 0 for infinity and NaN."""
+    rounded = tirx.reinterpret("float32", _rounded(number) & _bits(_UPPER))
+    bits = tirx.reinterpret("uint32", number)
+    is_finite = (bits & _bits(_INFINITY)) < _bits(_INFINITY)
+    return tirx.Select(is_finite, number - rounded, tirx.const(0.0, "float32"))
 
 
 def truncated_pair(lower: Any, upper: Any) -> Any:

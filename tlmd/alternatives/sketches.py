@@ -7,6 +7,8 @@ from typing import Any
 from tvm.s_tir import Schedule
 
 from tlmd.alternatives import (
+    amx_packed,
+    amx_sketches,
     attention,
     attention_sketches,
     packed,
@@ -27,6 +29,7 @@ _SKETCHES = {
     winograd.PRODUCTS: winograd_sketches.sketches,
     packed.PRODUCTS: packed_sketches.sketches,
     packed.GROUPED: packed_sketches.sketches,
+    amx_packed.PRODUCED: amx_sketches.sketches,
     strassen.PRODUCTS: strassen_sketches.sketches,
     attention.SCORES: attention_sketches.sketches,
 }

@@ -136,12 +136,18 @@ MULTIPLICATIONS = {
 """By the name of the alternative. In 4 x 4 parts, by applying it twice, programs read three times
 the weights and take LLVM seconds; with weights from memory none was the fastest of its group."""
 
+_TILE_WORDS = 16  # of a row of a tile of the matrix unit
 PACKED, PACKED_BF16, PACKED_INT8, ATTENTION_BF16 = "packed", "paired_bf16", "packed_int8", "bf16"
+AMX_BF16, AMX_PARTS = "amx_bf16", "amx_bf16x3"
+BY_MATRIX_UNIT = (AMX_BF16, AMX_PARTS)
+PARTS = "bf16x3"
+"""Instead of a dtype: float32 numbers as two bfloat16 parts, so three products for one."""
 NEIGHBOURS_BF16 = "packed_bf16"
 """Programs of earlier versions, whose pairs are neighbours."""
 MULTIPLIED = {
-    **dict.fromkeys((PACKED_BF16, NEIGHBOURS_BF16, ATTENTION_BF16), "bfloat16"),
+    **dict.fromkeys((PACKED_BF16, NEIGHBOURS_BF16, ATTENTION_BF16, AMX_BF16), "bfloat16"),
     PACKED_INT8: "int8",
+    AMX_PARTS: PARTS,
 }
 """By the name of an alternative, the dtype of what it multiplies, where that is a shorter one."""
 
@@ -159,6 +165,10 @@ def transform(alternative: str, weights: NDArray[Any], shape: tuple[int, ...]) -
     columns]`` of pairs as `uint32`, of a channel and the one after half of the channels; in int8
     ``[panels, K / 4, columns]`` of four neighbours.
 
+    For the matrix unit: ``[..., C, N]`` become ``[panels, K, parts, columns]`` of such pairs, with
+    zeros for words that overlap others (`half_words`). The second part is what rounding to the
+    first one leaves.
+
     Strassen: ``[..., K, N]`` become ``[products, panels, K / parts, columns]``, the sums of parts,
     computed in float64. A row of parts is ``K / parts`` neighbouring rows; of the columns, panels
     belong to the columns of parts in turn.
@@ -174,6 +184,8 @@ def transform(alternative: str, weights: NDArray[Any], shape: tuple[int, ...]) -
         halves = short.view(np.uint16).astype(np.uint32).reshape(panels, taps, 2, -1, columns)
         found = halves[:, :, 0] | halves[:, :, 1] << np.uint32(16)
         return np.ascontiguousarray(found.reshape(shape))
+    if alternative in (AMX_BF16, AMX_PARTS):
+        return _in_parts(weights, *shape)
     if alternative == PACKED_INT8:
         panels, quads, columns = shape
         numbers = _packed(weights, panels, 4 * quads, columns).reshape(panels, quads, 4, columns)
@@ -186,6 +198,33 @@ def transform(alternative: str, weights: NDArray[Any], shape: tuple[int, ...]) -
     windows = packed.reshape(panels, planes, 3, 3, depth // planes, columns).astype(np.float64)
     found = np.einsum("ai,bj,pkijco->abpkco", g, g, windows, optimize=True)
     return np.ascontiguousarray(found.reshape(shape).astype(weights.dtype))
+
+
+def half_words(channels: int) -> int:
+    """Pairs of so many channels in whole tiles of the matrix unit."""
+    return -(-(channels // 2) // _TILE_WORDS) * _TILE_WORDS
+
+
+def _in_parts(
+    weights: NDArray[Any], panels: int, depth: int, parts: int, columns: int
+) -> NDArray[Any]:
+    *taps, channels, width = weights.shape
+    half, words = channels // 2, depth // math.prod(taps)
+    numbers = weights.reshape(-1, 2, half, width)
+    missing = panels * columns - width
+    whole = half // _TILE_WORDS * _TILE_WORDS
+    if words > half:  # the last words begin before those that are not in them yet
+        overlap = np.zeros((len(numbers), 2, words - half, width), weights.dtype)
+        numbers = np.concatenate([numbers[:, :, :whole], overlap, numbers[:, :, whole:]], axis=2)
+    numbers = np.pad(numbers, ((0, 0), (0, 0), (0, 0), (0, missing)))
+    found = []
+    for _ in range(parts):
+        short = numbers.astype(ml_dtypes.bfloat16)
+        bits = short.view(np.uint16).astype(np.uint32)
+        found.append(bits[:, 0] | bits[:, 1] << np.uint32(16))
+        numbers = numbers - short.astype(weights.dtype)
+    together = np.stack([one.reshape(depth, panels, columns) for one in found], axis=2)
+    return np.ascontiguousarray(together.transpose(1, 0, 2, 3))
 
 
 def _summed(

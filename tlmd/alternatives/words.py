@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from tvm.s_tir import TensorIntrin
 
@@ -48,13 +48,34 @@ class Words:
 
     def register(self) -> None:
         """Register the intrinsic with TVM. Idempotent."""
-        if TensorIntrin.get(self.dot, allow_missing=True) is not None:
-            return
-        from tvm.script import from_source
-        from tvm.script import tirx as script
+        register(self)
 
-        texts = (self.description, self.implementation)
-        TensorIntrin.register(self.dot, *(from_source(text, {"T": script}) for text in texts))
+
+class Intrinsic(Protocol):
+    """What TVM must know of an intrinsic."""
+
+    @property
+    def dot(self) -> str:
+        """Its name."""
+
+    @property
+    def description(self) -> str:
+        """What it computes, as TVMScript."""
+
+    @property
+    def implementation(self) -> str:
+        """How it is computed, as TVMScript."""
+
+
+def register(intrinsic: Intrinsic) -> None:
+    """Register an intrinsic with TVM. Idempotent."""
+    if TensorIntrin.get(intrinsic.dot, allow_missing=True) is not None:
+        return
+    from tvm.script import from_source
+    from tvm.script import tirx as script
+
+    texts = (intrinsic.description, intrinsic.implementation)
+    TensorIntrin.register(intrinsic.dot, *(from_source(text, {"T": script}) for text in texts))
 
 
 def signature(given: str, count: int, summed: str) -> str:
@@ -72,7 +93,7 @@ def function(
 """
 
 
-def registration(kinds: Iterable[Words]) -> str:
+def registration(kinds: Iterable[Intrinsic]) -> str:
     """A Python program that registers the intrinsics where there is TVM but no tlmd."""
     intrinsics = {kind.dot: (kind.description, kind.implementation) for kind in kinds}
     return f'''"""The intrinsics that these programs use: import this before TVM applies them."""

@@ -12,7 +12,6 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 
-from tlmd.alternatives import packed, words
 from tlmd.client import libraries, model_choice, reports, untuned_model
 from tlmd.client.tune_result import TuneResult, check_out
 from tlmd.errors import BadInput, Failed
@@ -20,7 +19,6 @@ from tlmd.measure.cores import CARD, card_cores, plan_cores
 from tlmd.measure.peak import measure_roofline
 from tlmd.measure.program import traffic
 from tlmd.measure.slot_lock import exclusively, slot_lock
-from tlmd.model_spec import FP32
 from tlmd.pipeline.task_state import TaskState
 from tlmd.records import job_specs
 from tlmd.records.job_specs import JobSpec
@@ -55,16 +53,11 @@ def export(state_dir: Path, job_id: str, out: Path | None, lowered: bool = False
 
 
 def _write_lowered(models: Sequence[LoweredModel], result: reports.Result, out: Path) -> None:
-    """Write ``lowered.json``, ``lowered-2.json``...: one for each set of input shapes.
-
-    And ``intrinsics.py``, where programs call one of tlmd.
-    """
+    """Write ``lowered.json``, ``lowered-2.json``...: one for each set of input shapes."""
     used = result.alternatives()
     for number, model in enumerate(models, 1):
         file = out / ("lowered.json" if number == 1 else f"lowered-{number}.json")
         lowering.save(alternatives.substitute(model.lowered, used), file)
-    if result.precision != FP32:
-        (out / "intrinsics.py").write_text(words.registration(packed.WORDS.values()))
 
 
 def _tasks(spec: JobSpec, state_dir: Path) -> list[Task]:

@@ -66,6 +66,7 @@ def _database(folder: Path, result: reports.Result, target: Any) -> Any:
         if row.chosen.alternative:
             _commit(database, row.chosen, row.record, row.untuned, target)
     metaschedule.check_written(folder)
+    metaschedule.write_intrinsics(folder)
     return database
 
 

@@ -21,11 +21,11 @@ _SYSFS = Path("/sys/devices/system/cpu")
 
 def processor(context: CheckContext) -> Iterator[Finding]:
     """Check the CPU, the run cores and the governor of their clock."""
-    from tlmd.space import target as targets
+    from tlmd.space.system_cpu import cpu_model
 
     cores, target = context.slot()
     vectors = f"{target.isa}, {target.vector_bits}-bit vectors"
-    detail = f"{targets.cpu_model()}: {vectors}; fingerprint {target.fingerprint}"
+    detail = f"{cpu_model()}: {vectors}; fingerprint {target.fingerprint}"
     yield Finding("cpu", OK, detail)
     threads = len(os.sched_getaffinity(0))
     smt = _read(_SYSFS / "smt/active")

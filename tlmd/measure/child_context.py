@@ -13,6 +13,7 @@ from typing import Any
 import tvm
 
 from tlmd.alternatives.prefetch import with_prefetches
+from tlmd.alternatives.transforms import BY_MATRIX_UNIT
 from tlmd.config import MeasureConfig
 from tlmd.measure import noise, sandbox, turns, verify
 from tlmd.measure.cores import spread, threads
@@ -97,7 +98,7 @@ class ChildContext:
         """Seconds that the multiply-adds of a task take at least; 0 if that is not known."""
         monitor, setup = self.server.drift_monitor, self.server.setup
         faster = _FASTER.get(program.multiplied)
-        if monitor is None or faster is None:
+        if monitor is None or faster is None or program.task.alternative in BY_MATRIX_UNIT:
             return 0.0
         return program.task.flops / (faster * monitor.gflops * 1e9 * len(setup.run))
 

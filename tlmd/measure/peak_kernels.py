@@ -9,9 +9,10 @@ import numpy as np
 import tvm
 from tvm.script import from_source, tirx
 
-from tlmd.alternatives import bfloat16
+from tlmd.alternatives import amx_code, bfloat16
+from tlmd.alternatives.transforms import PARTS
 from tlmd.measure.cores import spread, threads
-from tlmd.space.target import has_bf16, has_vnni
+from tlmd.space.target import has_amx, has_bf16, has_vnni
 from tlmd.types import TargetInfo
 
 _CHAINS = 12  # independent accumulators: latency of 4 cycles x 2 units, and some more
@@ -78,6 +79,13 @@ _OF_BF16 = {
                     b[T.ramp(0, 1, 16)],
                 )""",
 }
+_BY_UNIT = """
+@T.prim_func(s_tir=True)
+def main(c: T.Buffer(({threads},), "float32")):
+    T.func_attr({{"global_symbol": "main"}})
+    for t in T.parallel({threads}, annotations={{"pragma_import_llvm": PEAK}}):
+        T.evaluate(T.call_extern("int32", "{function}", T.int64({steps})))
+"""
 _TRIAD = """
 @T.prim_func(s_tir=True)
 def main(
@@ -104,6 +112,9 @@ def multiply_adds(target: Any, info: TargetInfo, cores: tuple[int, ...]) -> dict
         found["int8"] = _dot(_OF_BYTES, 4, target, cores)
     if has_bf16(info):
         found["bfloat16"] = _dot(_OF_BF16, 2, target, cores)
+    if has_amx(info):
+        found["bfloat16"] = _matrix_unit(target, cores)
+        found[PARTS] = found["bfloat16"] / len(amx_code.PRODUCTS[2])
     return found
 
 
@@ -138,7 +149,7 @@ def bandwidths(
 
 
 def _build(source: str, target: Any, **sizes: Any) -> Any:
-    names = {"T": tirx, "IMPORTED": bfloat16.IMPORTED}
+    names = {"T": tirx, "IMPORTED": bfloat16.IMPORTED, "PEAK": amx_code.peak_code()}
     function = from_source(source.format(**sizes), names)
     return tvm.compile(tvm.IRModule({"main": function}), target).jit()
 
@@ -186,6 +197,16 @@ def _dot(kind: dict[str, str], products: int, target: Any, cores: tuple[int, ...
     arrays.append(tvm.runtime.tensor(np.zeros((threads, width), kind["summed"])))
     _spread(cores, built, arrays)
     return 2.0 * products * _STEPS * width * threads / _fastest(built, arrays, 4, 150) / 1e9
+
+
+def _matrix_unit(target: Any, cores: tuple[int, ...]) -> float:
+    """Products of tiles of bfloat16 numbers."""
+    threads = len(cores)
+    built = _build(_BY_UNIT, target, threads=threads, steps=_STEPS, function=amx_code.PEAK)
+    arrays = [tvm.runtime.tensor(np.zeros(threads, np.float32))]
+    _spread(cores, built, arrays)
+    operations = amx_code.PEAK_OPERATIONS * _STEPS * threads
+    return operations / _fastest(built, arrays, 1, 30) / 1e9
 
 
 def _triad(target: Any, info: TargetInfo, cores: tuple[int, ...], nbytes: int) -> float:

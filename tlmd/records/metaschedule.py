@@ -13,10 +13,13 @@ import tvm
 from tvm.s_tir import Schedule, Trace
 from tvm.s_tir import meta_schedule as ms
 
+from tlmd.alternatives.intrinsics import named, register_named
+from tlmd.alternatives.words import registration
 from tlmd.errors import BadInput, Failed
 from tlmd.types import Task
 
 WORKLOADS, RECORDS = "database_workload.json", "database_tuning_record.json"
+INTRINSICS = "intrinsics.py"
 _FAILED_S = 1e9  # MetaSchedule writes 1e10 seconds for a program that failed, and applies no such
 _UNKNOWN_S = _FAILED_S  # of a program that was not timed: applied where there is no other
 # TVM ignores a record with an empty trace. This trace has one instruction, which changes nothing.
@@ -40,15 +43,28 @@ def commit(database: Any, task: Task, trace: str, seconds: float, target: Any) -
     module = tvm.ir.load_json(task.module)
     workload = database.commit_workload(module)
     schedule = Schedule(module)
-    Trace.apply_json_to_schedule(json.loads(trace), schedule)
-    arguments = ms.arg_info.ArgInfo.from_prim_func(module["main"])
-    if trace != UNSCHEDULED:
-        from tlmd.space.schedule import finish
+    if trace == UNSCHEDULED:
+        Trace.apply_json_to_schedule(json.loads(trace), schedule)
+    else:
+        from tlmd.space.schedule import apply_trace, finish
 
+        apply_trace(trace, schedule)
         finish(schedule, task.target)
+    arguments = ms.arg_info.ArgInfo.from_prim_func(module["main"])
     seconds = seconds if math.isfinite(seconds) else _UNKNOWN_S
     record = ms.database.TuningRecord(schedule.trace, workload, [seconds], target, arguments)
     database.commit_tuning_record(record)
+
+
+def write_intrinsics(directory: Path) -> None:
+    """Write ``intrinsics.py``, without which TVM cannot read a database that names ours.
+
+    Where it names none, the file of an earlier export is removed.
+    """
+    path, used = directory / INTRINSICS, named((directory / RECORDS).read_text())
+    path.unlink(missing_ok=True)
+    if used:
+        path.write_text(registration(used))
 
 
 def check_written(directory: Path) -> None:
@@ -78,6 +94,7 @@ def read(directory: Path) -> Iterator[DatabaseEntry]:
         if not (directory / name).is_file():
             raise BadInput(f"{directory} holds no MetaSchedule database ({name} is missing)")
     _check(directory)
+    register_named((directory / RECORDS).read_text())
     try:
         database = ms.database.JSONDatabase(work_dir=str(directory), module_equality="structural")
         records: Iterable[Any] = list(database.get_all_tuning_records())

@@ -13,13 +13,13 @@ import tvm
 from tvm.target import codegen
 
 from tlmd.errors import BadInput
-from tlmd.space.target import architecture, cpu_model, resolve, tvm_target
+from tlmd.space.system_cpu import CPUINFO, cpu_model, flags
+from tlmd.space.target import architecture, resolve, tvm_target
 from tlmd.types import TargetInfo, Task
 
-_CPUINFO = Path("/proc/cpuinfo")
 # Instruction sets that LLVM uses where it may; its other features are about tuning.
 _CHECKED = {
-    "x86_64": re.compile(r"avx|fma|f16c|sse4|bmi"),
+    "x86_64": re.compile(r"amx|avx|fma|f16c|sse4|bmi"),
     "aarch64": re.compile(r"sve2?$|sme2?$|dotprod$|i8mm$|bf16$"),
 }
 # Linux' names where they are not LLVM's without dots and dashes.
@@ -35,14 +35,14 @@ def check(info: TargetInfo) -> None:
         )
 
 
-def missing_for(info: TargetInfo, cpuinfo: Path = _CPUINFO) -> str:
+def missing_for(info: TargetInfo, cpuinfo: Path = CPUINFO) -> str:
     """What this machine lacks for a target, in a few words; empty: nothing."""
     if info.device == "cuda":
         return "" if tvm.cuda(0).exist else "there is no CUDA card that TVM can use"
     here = architecture("")
     if info.arch != here:
         return f"it is for {info.arch}"
-    there = _flags(cpuinfo)
+    there = flags(cpuinfo)
     if not there or here not in _CHECKED:
         return ""  # the system does not say
     if json.loads(info.spec).get("mcpu") == codegen.llvm_get_system_cpu():
@@ -77,13 +77,3 @@ def _features(target: tvm.target.Target) -> set[str]:
         names: Any = codegen.llvm_get_cpu_features(target)
     plain = (re.sub(r"[._-]", "", str(name)) for name in names)
     return {_LINUX_NAMES.get(name, name) for name in plain}
-
-
-def _flags(cpuinfo: Path) -> set[str]:
-    """The instruction sets of the CPU, as Linux names them, without underscores."""
-    try:
-        text = cpuinfo.read_text()
-    except OSError:
-        return set()
-    match = re.search(r"^(?:flags|Features)\s*:(.*)$", text, re.MULTILINE)
-    return set(match[1].replace("_", "").split()) if match else set()

@@ -10,6 +10,7 @@ import tvm
 from tvm.s_tir import Schedule, Trace
 from tvm.s_tir import meta_schedule as ms
 
+from tlmd.alternatives.intrinsics import register_named
 from tlmd.alternatives.sketches import sketches
 from tlmd.space import expansions, intrinsics, rules, transposition, windows
 from tlmd.space.sketches import instructions
@@ -115,10 +116,16 @@ def build_module(module: Any, trace_json: str, target: Any) -> Any:
     """
     schedule = Schedule(module)
     try:
-        Trace.apply_json_to_schedule(json.loads(trace_json), schedule)
+        apply_trace(trace_json, schedule)
     except TVM_ERRORS as error:
         raise InvalidCandidate(first_line(error)) from error
     return _finish(schedule, str(target))
+
+
+def apply_trace(trace_json: str, schedule: Any) -> None:
+    """Apply a trace, as JSON, to a schedule; raises what TVM raises."""
+    register_named(trace_json)
+    Trace.apply_json_to_schedule(json.loads(trace_json), schedule)
 
 
 def first_line(error: BaseException) -> str:

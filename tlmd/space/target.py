@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import platform
 import re
 from pathlib import Path
@@ -12,9 +11,10 @@ from typing import Any
 import tvm
 from tvm.target import codegen
 
-from tlmd.alternatives import bfloat16, int8
+from tlmd.alternatives import amx, bfloat16, int8
 from tlmd.alternatives.kernel import VectorUnit
 from tlmd.errors import BadInput
+from tlmd.space.system_cpu import cpu_model, flags
 from tlmd.types import TargetInfo, content_hash
 
 # Widest first. The first one that the CPU has gives the ISA token and the vector bits.
@@ -22,6 +22,7 @@ _X86_ISAS = (("avx512vnni", "avx512vnni", 512), ("avx512f", "avx512", 512), ("av
 _AVX512_BITS = 512  # of a vector; x86 has 32 registers then, and TVM a rule for integers
 _ORDER = "one order of sketches"
 """Keeps records apart that have the sketches of such CPUs in the order of earlier versions."""
+_USED = (bfloat16.FEATURE, int8.FEATURE, *amx.FEATURES)
 _CACHE_DIR = Path("/sys/devices/system/cpu/cpu0/cache")
 
 
@@ -75,6 +76,11 @@ def has_vnni(info: TargetInfo) -> bool:
     return _has(info, int8.FEATURE, int8.VECTOR_BITS)
 
 
+def has_amx(info: TargetInfo) -> bool:
+    """Whether the CPU has a matrix unit for bfloat16 (Intel AMX), and vectors of 512 bits."""
+    return all(_has(info, feature, bfloat16.VECTOR_BITS) for feature in amx.FEATURES)
+
+
 def _has(info: TargetInfo, feature: str, vector_bits: int) -> bool:
     if info.arch != "x86_64" or info.device != "cpu":
         return False
@@ -83,7 +89,20 @@ def _has(info: TargetInfo, feature: str, vector_bits: int) -> bool:
 
 def _native(cores: int) -> TargetInfo:
     config = {"kind": "llvm", "mcpu": codegen.llvm_get_system_cpu(), "num-cores": cores}
+    if unnamed := _unnamed_features(tvm.target.Target(config)):
+        config["mattr"] = [f"+{feature}" for feature in unnamed]
     return _describe(tvm.target.Target(config))
+
+
+def _unnamed_features(target: Any) -> list[str]:
+    """What this machine's CPU can do and tlmd uses, but LLVM's CPU of that name cannot.
+
+    Virtual machines may hide the model of the CPU; LLVM then names an older one.
+    """
+    if architecture("") != "x86_64":
+        return []
+    named, here = _features(target), flags()
+    return [f for f in _USED if f not in named and f.replace("-", "") in here]
 
 
 def _describe(target: Any) -> TargetInfo:
@@ -198,14 +217,3 @@ def _caches() -> tuple[int, int, int]:
             unit = {"": 1, "K": 1 << 10, "M": 1 << 20}[match[2]]
             sizes[level] = int(match[1]) * unit
     return sizes[1], sizes[2], sizes[3]
-
-
-def cpu_model() -> str:
-    """The model name of the CPU, as the system reports it."""
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    except OSError:
-        pass
-    return platform.processor() or os.uname().machine

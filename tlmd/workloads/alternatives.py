@@ -12,15 +12,23 @@ from tvm import relax
 from tvm.ir import GenericConst, IRModule
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
+from tlmd.alternatives import amx_packed
 from tlmd.alternatives.attention import Attention, short_attention
 from tlmd.alternatives.implementation import DIRECT, PER_WEIGHT, Implementation
 from tlmd.alternatives.packed import packed
 from tlmd.alternatives.strassen import strassen
-from tlmd.alternatives.transforms import PACKED, PACKED_BF16, PACKED_INT8, transform
+from tlmd.alternatives.transforms import (
+    AMX_BF16,
+    AMX_PARTS,
+    PACKED,
+    PACKED_BF16,
+    PACKED_INT8,
+    transform,
+)
 from tlmd.alternatives.winograd import winograd
 from tlmd.errors import BadInput
 from tlmd.model_spec import BF16, FP32, INT8
-from tlmd.space.target import has_bf16, has_vnni, tvm_target, vector_unit
+from tlmd.space.target import has_amx, has_bf16, has_vnni, tvm_target, vector_unit
 from tlmd.types import TargetInfo, Task
 from tlmd.workloads import lowering, rewrites
 from tlmd.workloads.identity import task_id
@@ -76,6 +84,10 @@ def _implementations(task: Task, strict_numerics: bool, precision: str) -> list[
         return [direct] if short is None else [direct, short]
     names = [PACKED, *_SHORT.get(precision, [])]
     others = [packed(direct, task.constants, unit, name) for name in names]
+    if has_amx(task.target):
+        by_unit = {BF16: [AMX_BF16], FP32: [] if strict_numerics else [AMX_PARTS]}
+        names = by_unit.get(precision, [])
+        others += [amx_packed.packed(direct, task.constants, name) for name in names]
     found = [direct, *(other for other in others if other is not None)]
     if not strict_numerics:
         found += [*winograd(direct, unit), *strassen(direct, task.constants, unit)]

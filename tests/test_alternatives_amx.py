@@ -1,0 +1,267 @@
+"""The CPU's matrix unit (Intel AMX): its code and its programs anywhere, and where there is one."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import subprocess
+import sys
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+import torch
+import tvm
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+from torch import nn
+from tvm import te
+
+from tests.alternative_programs import check_random_candidates, direct_outputs, run
+from tlmd.alternatives import amx, amx_code, bfloat16
+from tlmd.alternatives.transforms import AMX_BF16, AMX_PARTS, half_words, transform
+from tlmd.alternatives.words import registration
+from tlmd.measure.verify import tolerance
+from tlmd.model_spec import BF16, FP32, ModelSpec
+from tlmd.space.space import TaskSpace
+from tlmd.space.system_cpu import flags
+from tlmd.space.target import has_amx, resolve
+from tlmd.types import TargetInfo, Task
+from tlmd.workloads.alternatives import with_alternatives
+from tlmd.workloads.preparation import lower_source
+from tlmd.workloads.torch_frontend import from_module
+
+INFO = resolve("native", 1)
+WITH_UNIT = resolve('{"kind": "llvm", "mcpu": "sapphirerapids"}', 1)
+needs_amx = pytest.mark.skipif(not has_amx(INFO), reason="this CPU has no matrix unit")
+
+TILES = [(1, 1), (1, 2), (1, 3), (1, 4), (2, 1), (2, 2), (4, 1)]
+kernels = st.builds(
+    lambda tiles, steps, parts: amx.Kernel(tiles[0], tiles[1], steps, parts),
+    st.sampled_from(TILES),
+    st.integers(1, 5),
+    st.sampled_from([1, 2]),
+)
+
+
+class Unit:
+    """Executes the code of a kernel, with a number instead of each pair."""
+
+    def __init__(self, memory: dict[str, Any], values: dict[str, int]) -> None:
+        self.memory = memory
+        self.values: dict[str, Any] = {name: (name, 0) for name in memory} | values
+        self.registers = {number: np.zeros((16, 16)) for number in range(8)}
+        self.loads = 0
+
+    def execute(self, lines: list[str]) -> None:
+        for line in lines:
+            words = re.findall(r"[\w.%]+", line)
+            if " = mul " in line:
+                self.values[words[0][1:]] = self._value(words[3]) * self._value(words[4])
+            elif " = getelementptr " in line:
+                base, at = self._value(words[4])
+                self.values[words[0][1:]] = (base, at + self._value(words[6]))
+            elif "tdpbf16ps" in line:
+                total, data, weights = map(int, words[4::2])
+                self.registers[total] += self.registers[data] @ self.registers[weights]
+            elif "call void @llvm.x86.tile" in line and "release" not in line:
+                self._move("load" in line, int(words[4]), words[6], words[8])
+
+    def _move(self, is_load: bool, register: int, address: str, step: str) -> None:
+        base, at = self._value(address)
+        rows = at + np.arange(16)[:, None] * (self._value(step) // 4) + np.arange(16)
+        if is_load:
+            self.registers[register] = self.memory[base][rows]
+            self.loads += 1
+        else:
+            self.memory[base][rows] = self.registers[register]
+
+    def _value(self, word: str) -> Any:
+        return self.values[word[1:]] if word.startswith("%") else int(word)
+
+
+@settings(deadline=None)
+@given(kernels, st.integers(0, 3))
+def test_the_code_of_a_kernel_adds_all_products(kernel: amx.Kernel, apart: int) -> None:
+    rng = np.random.default_rng(0)
+    rows, columns, words = kernel.rows * 16, kernel.columns * 16, kernel.steps * 16
+    c = rng.random((rows, columns + apart))
+    a = rng.random((rows, kernel.parts * words + apart))
+    b = rng.random((words, kernel.parts, columns))
+    strides = {"c_row": c.shape[1], "a_row": a.shape[1], "a_part": words, "b_row": b[0].size}
+    unit = Unit({"c": c.copy().ravel(), "a": a.ravel(), "b": b.ravel()}, strides)
+    text = kernel.imported.partition("start:\n")[2]
+    start, turn, done = re.split(r"\n(?:turn|done):\n", text)
+    unit.execute(start.splitlines())
+    for step in range(kernel.steps):
+        unit.values["step"] = step
+        before = unit.loads
+        unit.execute(turn.splitlines())
+    of_a_step = unit.loads - before
+    unit.execute(done.splitlines())
+    parts = a[:, : kernel.parts * words].reshape(rows, kernel.parts, words)
+    c[:, :columns] += sum(parts[:, i] @ b[:, j] for i, j in amx_code.PRODUCTS[kernel.parts])
+    np.testing.assert_allclose(unit.memory["c"].reshape(c.shape), c)
+    tiles = kernel.parts * (kernel.rows + kernel.columns)
+    again = (
+        min(kernel.rows, kernel.columns) * (kernel.parts - 1)
+        if min(kernel.rows, kernel.columns) > 1
+        else 0
+    )
+    assert of_a_step == tiles + again
+
+
+@given(st.lists(kernels, max_size=4, unique=True))
+def test_kernels_are_found_by_their_names(found: list[amx.Kernel]) -> None:
+    text = "".join(f'["Annotate", "{kernel.dot}"] {kernel.imported}' for kernel in found)
+    assert amx.named(text) == found
+
+
+@settings(deadline=None)
+@given(
+    arrays.arrays(
+        np.float32,
+        st.tuples(st.integers(1, 3), st.just(40), st.integers(1, 50)),
+        elements=st.floats(-100, 100, width=32),
+    ),
+    st.sampled_from([1, 2]),
+    st.sampled_from([16, 32, 64]),
+)
+def test_the_parts_of_weights_are_nearly_the_weights(weights: Any, parts: int, width: int) -> None:
+    taps, channels, columns = weights.shape
+    panels, half, words = -(-columns // width), channels // 2, half_words(channels)
+    assert words == 32  # 20 pairs, of which 4 are in the second tile, and twelve places overlap
+    name = {1: AMX_BF16, 2: AMX_PARTS}[parts]
+    got = transform(name, weights, (panels, taps * words, parts, width))
+    halves = got.view(np.uint16).reshape(panels, taps, words, parts, width, 2)
+    numbers = halves.view(ml_dtypes.bfloat16).astype(np.float64).sum(axis=3)
+    found = numbers.transpose(1, 4, 2, 0, 3).reshape(taps, 2, words, panels * width)
+    assert not found[..., columns:].any() and not found[:, :, 16:28].any()
+    places = [*range(16), *range(28, 32)]
+    want = weights.reshape(taps, 2, half, columns)
+    error = np.abs(found[:, :, places, :columns] - want)
+    assert (error <= np.abs(want) * 2.0 ** (-8 * parts) + 1e-38).all()
+
+
+@settings(deadline=None)
+@given(arrays.arrays(np.uint32, 64, elements=st.integers(0, 2**32 - 1)))
+def test_what_rounding_leaves_is_finite(rests: Any, bits: Any) -> None:
+    numbers = bits.view(np.float32)
+    got = tvm.runtime.tensor(np.zeros(64, np.float32))
+    rests["main"](tvm.runtime.tensor(numbers), got)
+    with np.errstate(invalid="ignore", over="ignore"):
+        rounded = numbers.astype(ml_dtypes.bfloat16).astype(np.float32)
+    kept = np.isfinite(rounded)
+    assert (got.numpy()[kept] == numbers[kept] - rounded[kept]).all()
+    assert (got.numpy()[~np.isfinite(numbers)] == 0).all()
+
+
+@pytest.fixture(scope="module")
+def rests() -> Any:
+    numbers = te.placeholder((64,), "float32")
+    made = te.compute((64,), lambda i: bfloat16.rest(numbers[i]))
+    return tvm.compile(te.create_prim_func([numbers, made]), target="llvm")
+
+
+class Network(nn.Module):
+    """Convolutions with strides, padding and words that overlap, and GEMMs with rows to spare."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(3, 44, 3, padding=1)
+        self.second = nn.Conv2d(44, 64, 3, stride=2, padding=1)
+        self.third = nn.Linear(64, 72)
+        self.last = nn.Linear(72 * 20, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.relu(self.second(torch.relu(self.first(x)))).flatten(2).permute(0, 2, 1)
+        return torch.as_tensor(self.last(torch.relu(self.third(x) + 1).flatten(1)))
+
+
+def made_for_unit(info: TargetInfo, precision: str, strict: bool = False) -> list[Task]:
+    torch.manual_seed(0)
+    source = from_module("network", Network().eval(), (torch.randn(1, 3, 7, 9),))
+    lowered = lower_source(ModelSpec("network", precision=precision), source, info)
+    tasks = with_alternatives(lowered.tasks, strict, precision)
+    return [task for task in tasks if task.alternative in (AMX_BF16, AMX_PARTS)]
+
+
+def test_only_what_can_use_the_unit_has_a_program_for_it() -> None:
+    names = {FP32: AMX_PARTS, BF16: AMX_BF16}
+    for precision, name in names.items():
+        # Not the convolution of three channels.
+        assert [task.alternative for task in made_for_unit(WITH_UNIT, precision)] == 3 * [name]
+    assert not made_for_unit(WITH_UNIT, FP32, strict=True)
+    assert not made_for_unit(resolve('{"kind": "llvm", "mcpu": "znver4"}', 1), FP32)
+
+
+@pytest.mark.parametrize("precision", [FP32, BF16])
+def test_unscheduled_programs_are_right_on_any_cpu(precision: str) -> None:
+    for task in made_for_unit(WITH_UNIT, precision):
+        given_arrays, want = direct_outputs(task, INFO)
+        error = np.abs(run(tvm.ir.load_json(task.module), given_arrays, INFO) - want).max()
+        rms = np.sqrt((want**2).mean())
+        if precision == FP32:
+            assert error < 4e-5 * rms
+        else:
+            assert 1e-4 * rms < error < tolerance("float32", 1, "bfloat16") * rms
+
+
+@needs_amx
+def test_candidates_are_right_and_can_be_said() -> None:
+    for task in made_for_unit(INFO, FP32):
+        assert len(TaskSpace(task).sketches) == 2
+        check_random_candidates(task, Random(0), count=3)
+
+
+@needs_amx
+def test_candidates_call_the_unit() -> None:
+    for task, sketch in itertools.product(made_for_unit(INFO, BF16), range(2)):
+        space = TaskSpace(task)
+        final = space.finish(space.random(Random(0), sketch)).mod
+        assert "tlmd_amx_bf16" in final.script()
+
+
+@needs_amx
+def test_programs_run_where_there_is_no_tlmd(tmp_path: Path) -> None:
+    task = made_for_unit(INFO, FP32)[-1]
+    space = TaskSpace(task)
+    trace = space.trace_json(space.random(Random(0), 0))
+    (tmp_path / "intrinsics.py").write_text(registration(amx.named(trace)))
+    (tmp_path / "task.json").write_text(task.module)
+    (tmp_path / "trace.json").write_text(trace)
+    code = """
+import json, sys
+sys.modules["tlmd"] = None
+import intrinsics, tvm
+from tvm.s_tir import Schedule, Trace
+from tvm.s_tir.meta_schedule.postproc import RewriteTensorize
+schedule = Schedule(tvm.ir.load_json(open("task.json").read()))
+Trace.apply_json_to_schedule(json.load(open("trace.json")), schedule)
+schedule.enter_postproc()
+assert RewriteTensorize().apply(schedule)
+assert "tlmd_amx_bf16" in schedule.mod.script(show_meta=False)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_features_count_that_the_name_of_the_cpu_hides(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cpuinfo = tmp_path / "cpuinfo"
+    cpuinfo.write_text("flags\t\t: fpu avx512_bf16 amx_bf16 amx_tile amx_int8 avx512f\n")
+    shown = flags(cpuinfo)
+    monkeypatch.setattr("tlmd.space.target.flags", lambda: shown)
+    monkeypatch.setattr("tlmd.space.target.codegen.llvm_get_system_cpu", lambda: "rocketlake")
+    hidden = resolve("native")
+    assert '"mattr":["+avx512bf16","+amx-tile","+amx-bf16"]' in hidden.spec
+    assert has_amx(hidden)
+    monkeypatch.setattr("tlmd.space.target.codegen.llvm_get_system_cpu", lambda: "sapphirerapids")
+    assert "mattr" not in resolve("native").spec

@@ -1,0 +1,150 @@
+"""The code of kernels of the CPU's matrix unit (Intel AMX), in LLVM's own language.
+
+The unit has eight registers of sixteen rows of 64 bytes: up to four of them hold sums, two hold
+tiles of data and two tiles of weights (Intel, "Intrinsics Guide", `_tile_dpbf16ps`). Linux lets a
+process use the unit after it has asked, so the code asks when it runs for the first time.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+EDGE = 16
+"""Rows of a tile, and words or float32 numbers in one of them."""
+PRODUCTS = {1: ((0, 0),), 2: ((0, 0), (1, 0), (0, 1))}
+"""Parts of a number -> the parts of data and weights whose products are added."""
+_WORD_BYTES, _ROW_BYTES = 4, 64
+_DATA, _WEIGHTS = (4, 5), (6, 7)  # registers; those of the sums come before
+_SHAPE = bytes(
+    # Palette 1; for each register the bytes of a row, and the number of rows.
+    [1, *(15 * [0]), *(8 * [_ROW_BYTES, 0]), *(16 * [0]), *(8 * [EDGE]), *(8 * [0])]
+)
+_TEXT = "".join(f"\\{byte:02X}" for byte in _SHAPE)
+_SHARED = f"""
+@tlmd_amx_shape = linkonce_odr constant [64 x i8] c"{_TEXT}"
+@tlmd_amx_has_asked = linkonce_odr global i8 0
+declare void @llvm.x86.ldtilecfg(ptr)
+declare void @llvm.x86.tilerelease()
+declare void @llvm.x86.tileloadd64(i8 immarg, ptr, i64)
+declare void @llvm.x86.tilestored64(i8 immarg, ptr, i64)
+declare void @llvm.x86.tdpbf16ps(i8 immarg, i8 immarg, i8 immarg)
+"""
+_FUNCTION = """
+define linkonce_odr i32 @{name}({parameters}i64 %steps) noinline {{
+  %asked = load i8, ptr @tlmd_amx_has_asked
+  %is_first = icmp eq i8 %asked, 0
+  br i1 %is_first, label %ask, label %start
+ask:
+  ; arch_prctl(ARCH_REQ_XCOMP_PERM, XTILEDATA)
+  %answer = call i64 asm sideeffect "syscall",
+    "={{ax}},{{ax}},{{di}},{{si}},~{{rcx}},~{{r11}},~{{memory}},~{{dirflag}},~{{fpsr}},~{{flags}}"(
+    i64 158, i64 4131, i64 18)
+  store i8 1, ptr @tlmd_amx_has_asked
+  br label %start
+start:
+  call void @llvm.x86.ldtilecfg(ptr @tlmd_amx_shape)
+{loads}  br label %turn
+turn:
+  %step = phi i64 [ 0, %start ], [ %next, %turn ]
+{turn}  %next = add i64 %step, 1
+  %is_last = icmp eq i64 %next, %steps
+  br i1 %is_last, label %done, label %turn
+done:
+{stores}  call void @llvm.x86.tilerelease()
+  ret i32 0
+}}
+"""
+_PARAMETERS = "ptr %c, i64 %c_row, ptr %a, i64 %a_row, i64 %a_part, ptr %b, i64 %b_row, "
+_BYTES = "".join(f"  %{name}_bytes = mul i64 %{name}_row, {_WORD_BYTES}\n" for name in "abc")
+PEAK, PEAK_OPERATIONS = "tlmd_amx_peak", 4 * 2 * EDGE * EDGE * 2 * EDGE
+"""The function of `peak_code`, and the operations of one of its steps."""
+
+
+def code(name: str, rows: int, columns: int, parts: int) -> str:
+    """A function that adds products to ``rows x columns`` tiles of sums, at most four.
+
+    Its arguments are addresses of sums, data and weights, and strides in words: `c_row`, `a_row`
+    and `b_row` of rows, `a_part` of the parts of the data. Those of the weights lie one after the
+    other. `steps`: tiles of each row of tiles of data.
+    """
+    tiles = list(itertools.product(range(rows), range(columns)))
+
+    def moved(instruction: str) -> Iterator[str]:
+        for number, (row, column) in enumerate(tiles):
+            at = f"{instruction}{number}"
+            yield _address(at, "c", ("c_row", row * EDGE), ("", column * EDGE))
+            yield f"  call void @llvm.x86.{instruction}64(i8 {number}, ptr %{at}, i64 %c_bytes)\n"
+
+    return _SHARED + _FUNCTION.format(
+        name=name,
+        parameters=_PARAMETERS,
+        loads="".join([_BYTES, *moved("tileloadd")]),
+        turn="".join([f"  %word = mul i64 %step, {EDGE}\n", *_turn(rows, columns, parts)]),
+        stores="".join(moved("tilestored")),
+    )
+
+
+def peak_code() -> str:
+    """A function that only multiplies, `steps` times."""
+    pairs = itertools.product(_DATA, _WEIGHTS)
+    turn = "".join(_product(number, *pair) for number, pair in enumerate(pairs))
+    return _SHARED + _FUNCTION.format(name=PEAK, parameters="", loads="", turn=turn, stores="")
+
+
+def _turn(rows: int, columns: int, parts: int) -> Iterator[str]:
+    """The loads and products of one step."""
+    held: dict[
+        int, tuple[int, int]
+    ] = {}  # register -> the tile in it, the last one used longest ago
+    count = itertools.count()
+
+    def register(of: tuple[int, ...], tile: tuple[int, int]) -> tuple[int, bool]:
+        """Where a tile is, and whether it is to be loaded."""
+        known = next((one for one in of if held.get(one) == tile), None)
+        chosen = next((one for one in of if one not in held), None) if known is None else known
+        if chosen is None:
+            chosen = next(one for one in held if one in of)
+        held.pop(chosen, None)
+        held[chosen] = tile
+        return chosen, known is None
+
+    for row, column, of_data, of_weights in _order(rows, columns, parts):
+        a, is_new = register(_DATA, (row, of_data))
+        if is_new:
+            at = f"a{next(count)}"
+            yield _address(at, "a", ("a_row", row * EDGE), ("a_part", of_data), ("word", 1))
+            yield f"  call void @llvm.x86.tileloadd64(i8 {a}, ptr %{at}, i64 %a_bytes)\n"
+        b, is_new = register(_WEIGHTS, (column, of_weights))
+        if is_new:
+            at, place = f"b{next(count)}", (of_weights * columns + column) * EDGE
+            yield f"  %{at}_row = mul i64 %word, %b_row\n"
+            yield _address(at, "b", (f"{at}_row", 1), ("", place))
+            yield f"  call void @llvm.x86.tileloadd64(i8 {b}, ptr %{at}, i64 %b_bytes)\n"
+        yield _product(row * columns + column, a, b)
+
+
+def _product(total: int, data: int, weights: int) -> str:
+    return f"  call void @llvm.x86.tdpbf16ps(i8 {total}, i8 {data}, i8 {weights})\n"
+
+
+def _order(rows: int, columns: int, parts: int) -> Iterator[tuple[int, int, int, int]]:
+    """Tiles of sums, and parts of data and weights, in an order in which few tiles are loaded."""
+    tiles = list(itertools.product(range(rows), range(columns)))
+    if min(rows, columns) == 1:
+        yield from ((*tile, *part) for tile in tiles for part in PRODUCTS[parts])
+    else:
+        yield from ((*tile, *part) for part in PRODUCTS[parts] for tile in tiles)
+
+
+def _address(name: str, base: str, *terms: tuple[str, int]) -> str:
+    """The address `name` of a word: the sum of values times constants after `base`."""
+    lines, total = [], base
+    for index, (value, factor) in enumerate((v, f) for v, f in terms if f):
+        at = f"{name}_{index}"
+        lines.append(f"%{at}n = mul i64 %{value}, {factor}" if value else "")
+        number = f"%{at}n" if value else str(factor)
+        lines.append(f"%{at} = getelementptr i32, ptr %{total}, i64 {number}")
+        total = at
+    lines.append(f"%{name} = getelementptr i32, ptr %{total}, i64 0")
+    return "".join(f"  {line}\n" for line in lines if line)

@@ -1,0 +1,96 @@
+"""The sketches of GEMMs for the CPU's matrix unit: a kernel of tiles, and the loops around it.
+
+In the first sketch all data become pairs before the GEMM begins, in the second one those of a block
+of rows before the block.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tlmd.alternatives import amx_packed as stages
+from tlmd.alternatives.amx import Kernel
+from tlmd.alternatives.amx_code import EDGE
+from tlmd.alternatives.contraction import shape_of
+from tlmd.alternatives.packed import PLACED, written_lanes
+from tlmd.alternatives.scheduling import Sketch, StageSchedule, as_matrix
+
+_MOST_STEPS, _MOST_TILES = 64, 64
+_ALIGNED, _APART = 32, 16  # words: rows of pairs begin in different sets of the first-level cache
+
+
+def sketches(_program: StageSchedule) -> list[Sketch]:
+    """Those of a program."""
+    return [by_panels, by_rows]
+
+
+def by_panels(program: StageSchedule) -> None:
+    """Each panel of weights for blocks of rows; the pairs are made before."""
+    _schedule(program, makes_block=False)
+
+
+def by_rows(program: StageSchedule) -> None:
+    """Each block of rows, and its pairs, for all panels of weights."""
+    _schedule(program, makes_block=True)
+
+
+def _schedule(program: StageSchedule, makes_block: bool) -> None:
+    schedule = program.schedule
+    for one in program.names[: program.names.index(stages.PAIRS)]:
+        schedule.compute_inline(program.block(one))
+    products = program.block(stages.PRODUCED)
+    kernel = _kernel(program, products)
+    rows, columns, words = schedule.get_loops(products)
+    over_rows, row = schedule.split(rows, [None, kernel.rows * EDGE])
+    block, tile = program.tile(over_rows, 2, _MOST_TILES)
+    panel, column = schedule.split(columns, [None, kernel.columns * EDGE])
+    depth, word = schedule.split(words, [None, kernel.steps * EDGE])
+    schedule.reorder(block, panel, tile, depth, row, column, word)
+    if makes_block:
+        schedule.compute_at(program.block(stages.PAIRS), block, preserve_unit_loops=True)
+    _write(program, tile)
+    outermost = block if makes_block else schedule.fuse(block, panel)
+    # TVM's postprocessors would do this after the zeros are separated, and then it is refused.
+    schedule.parallel(outermost)
+    schedule.annotate(outermost, "pragma_import_llvm", kernel.imported)
+    zeros = schedule.decompose_reduction(products, depth)
+    _, lane = schedule.split(schedule.get_loops(zeros)[-1], [None, program.lanes])
+    schedule.vectorize(lane)
+    kernel.register()
+    inner = schedule.blockize(row)
+    schedule.annotate(inner, "meta_schedule.auto_tensorize", kernel.dot)
+    _make_pairs(program)
+
+
+def _kernel(program: StageSchedule, products: Any) -> Kernel:
+    """The kernel of a program: as many steps as its sums have, or a divisor of that number."""
+    block = program.schedule.get(products)
+    data, weights = (shape_of(read.source) for read in block.reads[-2:])
+    rows, parts, depth = data
+    columns = weights[-1] // EDGE
+    steps = depth // EDGE
+    most = max(step for step in range(1, _MOST_STEPS + 1) if steps % step == 0)
+    return Kernel(stages.rows_of_tiles(rows, columns), columns, most, parts)
+
+
+def _write(program: StageSchedule, at: Any) -> None:
+    """Compute at the loop `at` what is done with the result, by whole vectors."""
+    schedule = program.schedule
+    last = program.block(program.inline_from(PLACED))
+    extents = program.extents(last)
+    schedule.transform_block_layout(last, as_matrix(extents))
+    schedule.reverse_compute_at(last, at, preserve_unit_loops=True)
+    column = schedule.get_loops(last)[-1]
+    _, lane = schedule.split(column, [None, written_lanes(extents[-1], program.lanes)])
+    schedule.vectorize(lane)
+
+
+def _make_pairs(program: StageSchedule) -> None:
+    """Round the data to pairs by whole vectors, all parts of a number together."""
+    schedule, pairs = program.schedule, program.block(stages.PAIRS)
+    *_, part, word = schedule.get_loops(pairs)
+    vector, lane = schedule.split(word, [None, EDGE])
+    schedule.reorder(vector, part, lane)
+    schedule.unroll(part)
+    schedule.vectorize(lane)
+    schedule.storage_align(pairs, 0, 0, _ALIGNED, _APART)
