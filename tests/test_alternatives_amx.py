@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import re
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -15,14 +15,19 @@ import numpy as np
 import pytest
 import torch
 import tvm
+import tvm_ffi
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from torch import nn
-from tvm import te
+from tvm import te, tirx
+from tvm.sym import Analyzer
 
 from tests.alternative_programs import check_random_candidates, direct_outputs, run
-from tlmd.alternatives import amx, amx_code, bfloat16
+from tlmd.alternatives import amx, amx_code, amx_packed, bfloat16
+from tlmd.alternatives.contraction import substituted
+from tlmd.alternatives.prefetch import with_prefetches
+from tlmd.alternatives.product_loops import built_loops, weights_of
 from tlmd.alternatives.transforms import AMX_BF16, AMX_PARTS, half_words, transform
 from tlmd.alternatives.words import registration
 from tlmd.measure.verify import tolerance
@@ -38,87 +43,6 @@ from tlmd.workloads.torch_frontend import from_module
 INFO = resolve("native", 1)
 WITH_UNIT = resolve('{"kind": "llvm", "mcpu": "sapphirerapids"}', 1)
 needs_amx = pytest.mark.skipif(not has_amx(INFO), reason="this CPU has no matrix unit")
-
-TILES = [(1, 1), (1, 2), (1, 3), (1, 4), (2, 1), (2, 2), (4, 1)]
-kernels = st.builds(
-    lambda tiles, steps, parts: amx.Kernel(tiles[0], tiles[1], steps, parts),
-    st.sampled_from(TILES),
-    st.integers(1, 5),
-    st.sampled_from([1, 2]),
-)
-
-
-class Unit:
-    """Executes the code of a kernel, with a number instead of each pair."""
-
-    def __init__(self, memory: dict[str, Any], values: dict[str, int]) -> None:
-        self.memory = memory
-        self.values: dict[str, Any] = {name: (name, 0) for name in memory} | values
-        self.registers = {number: np.zeros((16, 16)) for number in range(8)}
-        self.loads = 0
-
-    def execute(self, lines: list[str]) -> None:
-        for line in lines:
-            words = re.findall(r"[\w.%]+", line)
-            if " = mul " in line:
-                self.values[words[0][1:]] = self._value(words[3]) * self._value(words[4])
-            elif " = getelementptr " in line:
-                base, at = self._value(words[4])
-                self.values[words[0][1:]] = (base, at + self._value(words[6]))
-            elif "tdpbf16ps" in line:
-                total, data, weights = map(int, words[4::2])
-                self.registers[total] += self.registers[data] @ self.registers[weights]
-            elif "call void @llvm.x86.tile" in line and "release" not in line:
-                self._move("load" in line, int(words[4]), words[6], words[8])
-
-    def _move(self, is_load: bool, register: int, address: str, step: str) -> None:
-        base, at = self._value(address)
-        rows = at + np.arange(16)[:, None] * (self._value(step) // 4) + np.arange(16)
-        if is_load:
-            self.registers[register] = self.memory[base][rows]
-            self.loads += 1
-        else:
-            self.memory[base][rows] = self.registers[register]
-
-    def _value(self, word: str) -> Any:
-        return self.values[word[1:]] if word.startswith("%") else int(word)
-
-
-@settings(deadline=None)
-@given(kernels, st.integers(0, 3))
-def test_the_code_of_a_kernel_adds_all_products(kernel: amx.Kernel, apart: int) -> None:
-    rng = np.random.default_rng(0)
-    rows, columns, words = kernel.rows * 16, kernel.columns * 16, kernel.steps * 16
-    c = rng.random((rows, columns + apart))
-    a = rng.random((rows, kernel.parts * words + apart))
-    b = rng.random((words, kernel.parts, columns))
-    strides = {"c_row": c.shape[1], "a_row": a.shape[1], "a_part": words, "b_row": b[0].size}
-    unit = Unit({"c": c.copy().ravel(), "a": a.ravel(), "b": b.ravel()}, strides)
-    text = kernel.imported.partition("start:\n")[2]
-    start, turn, done = re.split(r"\n(?:turn|done):\n", text)
-    unit.execute(start.splitlines())
-    for step in range(kernel.steps):
-        unit.values["step"] = step
-        before = unit.loads
-        unit.execute(turn.splitlines())
-    of_a_step = unit.loads - before
-    unit.execute(done.splitlines())
-    parts = a[:, : kernel.parts * words].reshape(rows, kernel.parts, words)
-    c[:, :columns] += sum(parts[:, i] @ b[:, j] for i, j in amx_code.PRODUCTS[kernel.parts])
-    np.testing.assert_allclose(unit.memory["c"].reshape(c.shape), c)
-    tiles = kernel.parts * (kernel.rows + kernel.columns)
-    again = (
-        min(kernel.rows, kernel.columns) * (kernel.parts - 1)
-        if min(kernel.rows, kernel.columns) > 1
-        else 0
-    )
-    assert of_a_step == tiles + again
-
-
-@given(st.lists(kernels, max_size=4, unique=True))
-def test_kernels_are_found_by_their_names(found: list[amx.Kernel]) -> None:
-    text = "".join(f'["Annotate", "{kernel.dot}"] {kernel.imported}' for kernel in found)
-    assert amx.named(text) == found
 
 
 @settings(deadline=None)
@@ -173,9 +97,9 @@ class Network(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.first = nn.Conv2d(3, 44, 3, padding=1)
-        self.second = nn.Conv2d(44, 64, 3, stride=2, padding=1)
-        self.third = nn.Linear(64, 72)
-        self.last = nn.Linear(72 * 20, 10)
+        self.second = nn.Conv2d(44, 160, 3, stride=2, padding=1)
+        self.third = nn.Linear(160, 72)
+        self.last = nn.Linear(72 * 63, 10)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = torch.relu(self.second(torch.relu(self.first(x)))).flatten(2).permute(0, 2, 1)
@@ -184,7 +108,7 @@ class Network(nn.Module):
 
 def made_for_unit(info: TargetInfo, precision: str, strict: bool = False) -> list[Task]:
     torch.manual_seed(0)
-    source = from_module("network", Network().eval(), (torch.randn(1, 3, 7, 9),))
+    source = from_module("network", Network().eval(), (torch.randn(1, 3, 13, 18),))
     lowered = lower_source(ModelSpec("network", precision=precision), source, info)
     tasks = with_alternatives(lowered.tasks, strict, precision)
     return [task for task in tasks if task.alternative in (AMX_BF16, AMX_PARTS)]
@@ -211,6 +135,45 @@ def test_unscheduled_programs_are_right_on_any_cpu(precision: str) -> None:
             assert 1e-4 * rms < error < tolerance("float32", 1, "bfloat16") * rms
 
 
+def test_kernels_prefetch_the_next_block_of_weights() -> None:
+    *_, largest = sorted(made_for_unit(WITH_UNIT, FP32), key=lambda task: task.flops)
+    space = TaskSpace(largest)
+    final = space.finish(space.random(Random(0), 0)).mod
+    found = weights_of(with_prefetches(final)["main"], (amx_packed.PRODUCED,))
+    assert found is not None
+    loops, read, at = found
+    loops = built_loops(loops)
+    calls: list[Any] = []
+    tvm_ffi.structural_walk(final["main"].body, (tirx.Evaluate, calls.append))
+    (before,) = (call.value for call in calls if hasattr(call.value, "args"))
+    assert int(before.args[-1]) == 0
+    calls.clear()
+    tvm_ffi.structural_walk(with_prefetches(final)["main"].body, (tirx.Evaluate, calls.append))
+    (after,) = (call.value for call in calls if hasattr(call.value, "args"))
+    shape = [int(extent) for extent in read.source.shape]
+    counts = [int(loop.extent) for loop in loops]
+    steps, lines = int(after.args[1]), int(after.args[-1])
+
+    def place(indices: Any, turn: tuple[int, ...]) -> int:
+        values = [
+            (loop.loop_var, tirx.const(n, "int64")) for loop, n in zip(loops, turn, strict=True)
+        ]
+        numbers = [int(Analyzer().simplify(substituted(i, values))) for i in indices]
+        return int(np.ravel_multi_index(numbers, shape))
+
+    turns = list(itertools.product(*map(range, counts)))
+    size = math.prod(int(side.extent) for side in read.region)
+    fetched: dict[int, set[int]] = {}
+    for turn in turns:
+        start = place(after.args[-2].args[0].indices, turn)
+        words = range(start, start + steps * lines * amx_code.LINE_WORDS)
+        fetched.setdefault(place(at, turn), set()).update(words)
+    blocks = [block for block, _ in itertools.groupby(place(at, turn) for turn in turns)]
+    assert len(blocks) > 1
+    for block, following in itertools.pairwise(blocks):
+        assert fetched[block] >= set(range(following, following + size))
+
+
 @needs_amx
 def test_candidates_are_right_and_can_be_said() -> None:
     for task in made_for_unit(INFO, FP32):
@@ -219,11 +182,14 @@ def test_candidates_are_right_and_can_be_said() -> None:
 
 
 @needs_amx
-def test_candidates_call_the_unit() -> None:
+def test_candidates_call_the_unit_and_may_prefetch() -> None:
     for task, sketch in itertools.product(made_for_unit(INFO, BF16), range(2)):
         space = TaskSpace(task)
-        final = space.finish(space.random(Random(0), sketch)).mod
+        final = with_prefetches(space.finish(space.random(Random(0), sketch)).mod)
         assert "tlmd_amx_bf16" in final.script()
+        given_arrays, want = direct_outputs(task, INFO)
+        error = np.abs(run(final, given_arrays, INFO) - want).max()
+        assert 0 < error < tolerance("float32", 1, "bfloat16") * np.sqrt((want**2).mean())
 
 
 @needs_amx

@@ -12,13 +12,13 @@ import re
 from dataclasses import dataclass
 
 from tlmd.alternatives import bfloat16
-from tlmd.alternatives.amx_code import EDGE, PRODUCTS, code
+from tlmd.alternatives.amx_code import EDGE, NAME, PRODUCTS, code
 from tlmd.alternatives.words import WORD, register
 
 FEATURES = ("amx-tile", "amx-bf16")
 """What a CPU must have."""
 _MOST_TILES = 4  # of sums
-_NAME = re.compile(r"tlmd_amx_bf16_(\d)x(\d)x(\d+)_(\d)")
+_NAMES = re.compile(rf"{NAME}_(\d)x(\d)x(\d+)_(\d)")
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Kernel:
     @property
     def dot(self) -> str:
         """The name of the intrinsic."""
-        return f"tlmd_amx_bf16_{self.rows}x{self.columns}x{self.steps}_{self.parts}"
+        return f"{NAME}_{self.rows}x{self.columns}x{self.steps}_{self.parts}"
 
     @property
     def description(self) -> str:
@@ -61,6 +61,7 @@ class Kernel:
             T.call_extern(
                 "int32",
                 "{self._function}",
+                T.int64({self.steps}),
                 T.address_of(c[0, 0]),
                 c_row,
                 T.address_of(a[0, 0, 0]),
@@ -68,7 +69,8 @@ class Kernel:
                 a_part,
                 T.address_of(b[0, 0, 0]),
                 b_row,
-                T.int64({self.steps}),
+                T.address_of(b[0, 0, 0]),
+                T.int64(0),
             )
         )
 """
@@ -84,7 +86,7 @@ class Kernel:
 
     @property
     def _function(self) -> str:
-        return f"tlmd_amx_bf16_{self.rows}x{self.columns}_{self.parts}"
+        return f"{NAME}_{self.rows}x{self.columns}_{self.parts}"
 
     @property
     def _extents(self) -> tuple[int, int, int]:
@@ -121,5 +123,5 @@ def function(a_data: T.handle, b_data: T.handle, c_data: T.handle):{matched}
 
 def named(text: str) -> list[Kernel]:
     """The kernels whose names are in a text, such as that of a trace."""
-    found = dict.fromkeys(_NAME.findall(text))
+    found = dict.fromkeys(_NAMES.findall(text))
     return [Kernel(*map(int, numbers)) for numbers in found]

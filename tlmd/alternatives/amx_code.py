@@ -14,7 +14,10 @@ EDGE = 16
 """Rows of a tile, and words or float32 numbers in one of them."""
 PRODUCTS = {1: ((0, 0),), 2: ((0, 0), (1, 0), (0, 1))}
 """Parts of a number -> the parts of data and weights whose products are added."""
+NAME = "tlmd_amx_bf16"
+"""What the names of kernels begin with."""
 _WORD_BYTES, _ROW_BYTES = 4, 64
+LINE_WORDS = 16  # of the caches
 _DATA, _WEIGHTS = (4, 5), (6, 7)  # registers; those of the sums come before
 _SHAPE = bytes(
     # Palette 1; for each register the bytes of a row, and the number of rows.
@@ -29,9 +32,10 @@ declare void @llvm.x86.tilerelease()
 declare void @llvm.x86.tileloadd64(i8 immarg, ptr, i64)
 declare void @llvm.x86.tilestored64(i8 immarg, ptr, i64)
 declare void @llvm.x86.tdpbf16ps(i8 immarg, i8 immarg, i8 immarg)
+declare void @llvm.prefetch.p0(ptr, i32, i32, i32)
 """
 _FUNCTION = """
-define linkonce_odr i32 @{name}({parameters}i64 %steps) noinline {{
+define linkonce_odr i32 @{name}(i64 %steps{parameters}) noinline {{
   %asked = load i8, ptr @tlmd_amx_has_asked
   %is_first = icmp eq i8 %asked, 0
   br i1 %is_first, label %ask, label %start
@@ -46,7 +50,7 @@ start:
   call void @llvm.x86.ldtilecfg(ptr @tlmd_amx_shape)
 {loads}  br label %turn
 turn:
-  %step = phi i64 [ 0, %start ], [ %next, %turn ]
+  %step = phi i64 [ 0, %start ], [ %next, {end} ]
 {turn}  %next = add i64 %step, 1
   %is_last = icmp eq i64 %next, %steps
   br i1 %is_last, label %done, label %turn
@@ -55,7 +59,28 @@ done:
   ret i32 0
 }}
 """
-_PARAMETERS = "ptr %c, i64 %c_row, ptr %a, i64 %a_row, i64 %a_part, ptr %b, i64 %b_row, "
+_PARAMETERS = (
+    ", ptr %c, i64 %c_row, ptr %a, i64 %a_row, i64 %a_part, ptr %b, i64 %b_row"
+    ", ptr %following, i64 %lines"
+)
+_PREFETCHES = f"""
+  %has_none = icmp eq i64 %lines, 0
+  br i1 %has_none, label %products, label %first
+first:
+  %before = mul i64 %step, %lines
+  br label %fetch
+fetch:
+  %line = phi i64 [ 0, %first ], [ %next_line, %fetch ]
+  %from_start = add i64 %before, %line
+  %place = mul i64 %from_start, {LINE_WORDS}
+  %address = getelementptr i32, ptr %following, i64 %place
+  call void @llvm.prefetch.p0(ptr %address, i32 0, i32 2, i32 1)
+  %next_line = add i64 %line, 1
+  %is_last_line = icmp eq i64 %next_line, %lines
+  br i1 %is_last_line, label %products, label %fetch
+products:
+  %word = mul i64 %step, {EDGE}
+"""
 _BYTES = "".join(f"  %{name}_bytes = mul i64 %{name}_row, {_WORD_BYTES}\n" for name in "abc")
 PEAK, PEAK_OPERATIONS = "tlmd_amx_peak", 4 * 2 * EDGE * EDGE * 2 * EDGE
 """The function of `peak_code`, and the operations of one of its steps."""
@@ -66,7 +91,8 @@ def code(name: str, rows: int, columns: int, parts: int) -> str:
 
     Its arguments are addresses of sums, data and weights, and strides in words: `c_row`, `a_row`
     and `b_row` of rows, `a_part` of the parts of the data. Those of the weights lie one after the
-    other. `steps`: tiles of each row of tiles of data.
+    other. `steps`: tiles of each row of tiles of data. In each step it prefetches so many `lines`
+    after `following`.
     """
     tiles = list(itertools.product(range(rows), range(columns)))
 
@@ -80,7 +106,8 @@ def code(name: str, rows: int, columns: int, parts: int) -> str:
         name=name,
         parameters=_PARAMETERS,
         loads="".join([_BYTES, *moved("tileloadd")]),
-        turn="".join([f"  %word = mul i64 %step, {EDGE}\n", *_turn(rows, columns, parts)]),
+        turn="".join([_PREFETCHES, *_turn(rows, columns, parts)]),
+        end="%products",
         stores="".join(moved("tilestored")),
     )
 
@@ -89,7 +116,8 @@ def peak_code() -> str:
     """A function that only multiplies, `steps` times."""
     pairs = itertools.product(_DATA, _WEIGHTS)
     turn = "".join(_product(number, *pair) for number, pair in enumerate(pairs))
-    return _SHARED + _FUNCTION.format(name=PEAK, parameters="", loads="", turn=turn, stores="")
+    empty = dict.fromkeys(("parameters", "loads", "stores"), "")
+    return _SHARED + _FUNCTION.format(name=PEAK, turn=turn, end="%turn", **empty)
 
 
 def _turn(rows: int, columns: int, parts: int) -> Iterator[str]:

@@ -1,7 +1,9 @@
 """The sketches of GEMMs for the CPU's matrix unit: a kernel of tiles, and the loops around it.
 
 In the first sketch all data become pairs before the GEMM begins, in the second one those of a block
-of rows before the block.
+of rows before the block. A long sum is done in blocks, each for several panels of weights and the
+rows of a block, whose data then stay in the second-level cache (Goto and van de Geijn, TOMS'08,
+section 4).
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from tlmd.alternatives.contraction import shape_of
 from tlmd.alternatives.packed import PLACED, written_lanes
 from tlmd.alternatives.scheduling import Sketch, StageSchedule, as_matrix
 
-_MOST_STEPS, _MOST_TILES = 64, 64
+_MOST_STEPS, _MOST_TILES, _MOST_PANELS = 48, 64, 64
 _ALIGNED, _APART = 32, 16  # words: rows of pairs begin in different sets of the first-level cache
 
 
@@ -25,7 +27,7 @@ def sketches(_program: StageSchedule) -> list[Sketch]:
 
 
 def by_panels(program: StageSchedule) -> None:
-    """Each panel of weights for blocks of rows; the pairs are made before."""
+    """Panels of weights for blocks of rows; the pairs are made before."""
     _schedule(program, makes_block=False)
 
 
@@ -39,17 +41,21 @@ def _schedule(program: StageSchedule, makes_block: bool) -> None:
     for one in program.names[: program.names.index(stages.PAIRS)]:
         schedule.compute_inline(program.block(one))
     products = program.block(stages.PRODUCED)
-    kernel = _kernel(program, products)
+    kernel, blocks = _kernel(program, products)
     rows, columns, words = schedule.get_loops(products)
     over_rows, row = schedule.split(rows, [None, kernel.rows * EDGE])
     block, tile = program.tile(over_rows, 2, _MOST_TILES)
-    panel, column = schedule.split(columns, [None, kernel.columns * EDGE])
+    panels, column = schedule.split(columns, [None, kernel.columns * EDGE])
     depth, word = schedule.split(words, [None, kernel.steps * EDGE])
-    schedule.reorder(block, panel, tile, depth, row, column, word)
+    if blocks > 1:
+        chunk, panel = program.tile(panels, 2, _MOST_PANELS)
+    else:
+        chunk, panel = schedule.split(panels, [None, 1])
+    schedule.reorder(block, chunk, depth, panel, tile, row, column, word)
     if makes_block:
         schedule.compute_at(program.block(stages.PAIRS), block, preserve_unit_loops=True)
-    _write(program, tile)
-    outermost = block if makes_block else schedule.fuse(block, panel)
+    _write(program, chunk if blocks > 1 else tile)
+    outermost = block if makes_block else schedule.fuse(block, chunk)
     # TVM's postprocessors would do this after the zeros are separated, and then it is refused.
     schedule.parallel(outermost)
     schedule.annotate(outermost, "pragma_import_llvm", kernel.imported)
@@ -62,15 +68,15 @@ def _schedule(program: StageSchedule, makes_block: bool) -> None:
     _make_pairs(program)
 
 
-def _kernel(program: StageSchedule, products: Any) -> Kernel:
-    """The kernel of a program: as many steps as its sums have, or a divisor of that number."""
+def _kernel(program: StageSchedule, products: Any) -> tuple[Kernel, int]:
+    """The kernel of a program, and how many blocks of its steps a sum has."""
     block = program.schedule.get(products)
     data, weights = (shape_of(read.source) for read in block.reads[-2:])
     rows, parts, depth = data
     columns = weights[-1] // EDGE
     steps = depth // EDGE
     most = max(step for step in range(1, _MOST_STEPS + 1) if steps % step == 0)
-    return Kernel(stages.rows_of_tiles(rows, columns), columns, most, parts)
+    return Kernel(stages.rows_of_tiles(rows, columns), columns, most, parts), steps // most
 
 
 def _write(program: StageSchedule, at: Any) -> None:

@@ -21,14 +21,19 @@ from typing import Any
 import tvm_ffi
 from tvm import tirx
 from tvm.ir import IRModule
-from tvm.s_tir import SBlockRealize
 
-from tlmd.alternatives.contraction import flattened, substituted, unflattened, uses
-from tlmd.alternatives.implementation import REDUCTION
+from tlmd.alternatives import amx_prefetch
+from tlmd.alternatives.contraction import flattened, substituted, unflattened
+from tlmd.alternatives.product_loops import (
+    LOOPS,
+    built_loops,
+    changes,
+    extent,
+    following,
+    weights_of,
+)
 from tlmd.alternatives.sketches import PRODUCTS
 
-_LOOPS = (tirx.ForKind.SERIAL, tirx.ForKind.PARALLEL)
-"""Those that are loops in the built program, too."""
 _ELEMENT_BYTES, _MOST_BYTES = 4, 1 << 20
 """Of a weight, and of the weights of a panel: more do not stay in the second-level cache."""
 _IMPORT = "pragma_import_llvm"
@@ -68,12 +73,12 @@ class _ProductLoops:
     def vectors(self) -> list[Any]:
         """The unrolled loops over vectors of the weights."""
         loops = (loop for loop in self.unrolled if loop.kind != tirx.ForKind.VECTORIZED)
-        return [loop for loop in loops if _changes(self.at, loop)]
+        return [loop for loop in loops if changes(self.at, loop)]
 
     def panel_bytes(self) -> int:
         """Bytes of the weights that a tile reads."""
         lanes = [loop for loop in self.unrolled if loop.kind == tirx.ForKind.VECTORIZED]
-        extents = map(_extent, [*self.inner, *self.vectors(), *lanes, *self.read.region])
+        extents = map(extent, [*self.inner, *self.vectors(), *lanes, *self.read.region])
         return _ELEMENT_BYTES * math.prod(extents)
 
 
@@ -81,52 +86,39 @@ def with_prefetches(module: IRModule) -> IRModule:
     """A module of scheduled programs, in which those of alternatives prefetch their weights."""
     made = module.clone()
     for variable, function in module.functions_items():
-        nest = _product_loops(function) if isinstance(function, tirx.PrimFunc) else None
+        if not isinstance(function, tirx.PrimFunc):
+            continue
+        nest, by_unit = _product_loops(function), amx_prefetch.prefetching(function)
         if nest is not None:
             made.update_func(variable, function.with_body(_prefetching(function.body, nest)))
+        elif by_unit is not None:
+            made.update_func(variable, function.with_body(by_unit))
     return made
 
 
 def _product_loops(function: Any) -> _ProductLoops | None:
     """None where a program has no such products, or no panel of weights stays in the cache."""
-    *around, products = _path(function.body) or [None]
-    if products is None or not products.block.reads:
+    found = weights_of(function, PRODUCTS)
+    if found is None:
         return None
-    read = products.block.reads[-1]
-    bound = zip(products.block.iter_vars, products.iter_values, strict=True)
-    values = [(one.var, value) for one, value in bound]
-    # A loop of one turn may be inside of the loop that fetches.
-    single = [(loop.loop_var, loop.min) for loop in around if _extent(loop) == 1]
-    at = [substituted(substituted(side.min, values), single) for side in read.region]
-    loops = [loop for loop in around if loop.kind in _LOOPS and _extent(loop) > 1]
-    changes = [_changes(at, loop) for loop in loops]
-    grouped = itertools.groupby(zip(changes, loops, strict=True), key=operator.itemgetter(0))
+    around, read, at = found
+    loops = built_loops(around)
+    changed = [changes(at, loop) for loop in loops]
+    grouped = itertools.groupby(zip(changed, loops, strict=True), key=operator.itemgetter(0))
     runs = [[loop for _, loop in run] for _, run in grouped]
-    if len(runs) < 3 or not changes[-1]:
+    if len(runs) < 3 or not changed[-1]:
         return None
     outer = [loop for run in runs[:-2] for loop in run]
-    unrolled = [loop for loop in around if loop.kind not in _LOOPS]
+    unrolled = [loop for loop in around if loop.kind not in LOOPS]
     nest = _ProductLoops(read, at, outer, runs[-2], runs[-1], unrolled)
     return nest if nest.panel_bytes() <= _MOST_BYTES else None
-
-
-def _path(body: Any) -> list[Any] | None:
-    """The loops around the products, the outermost one first, and their block; None without any."""
-    if isinstance(body, SBlockRealize):
-        block = body.block
-        sums = any(int(one.iter_type) == REDUCTION for one in block.iter_vars)
-        return [body] if sums and block.name_hint.startswith(PRODUCTS) else _path(block.body)
-    if isinstance(body, tirx.SeqStmt):
-        return next(filter(None, map(_path, body.seq)), None)
-    inner = _path(body.body) if hasattr(body, "body") else None
-    return [body, *inner] if inner and isinstance(body, tirx.For) else inner
 
 
 def _prefetching(body: Any, nest: _ProductLoops) -> Any:
     """The body of a function with prefetches at the beginning of the innermost loop."""
     innermost, outermost = nest.inner[-1].loop_var, nest.outer[0].loop_var
-    following = _following(nest.outer)
-    fetched = [_fetch(nest, [*following, *share]) for share in _shares(nest)]
+    after = following(nest.outer)
+    fetched = [_fetch(nest, [*after, *share]) for share in _shares(nest)]
 
     def changed(loop: Any) -> Any:
         if loop.loop_var.same_as(innermost):
@@ -138,18 +130,11 @@ def _prefetching(body: Any, nest: _ProductLoops) -> Any:
     return tvm_ffi.structural_map(body, (tirx.For, changed))
 
 
-def _following(loops: Sequence[Any]) -> list[tuple[Any, Any]]:
-    """The values of a nest of loops in the iteration after this one; after the last one its own."""
-    variables, extents = [loop.loop_var for loop in loops], list(map(_extent, loops))
-    place = tirx.min(flattened(variables, extents) + 1, math.prod(extents) - 1)
-    return list(zip(variables, unflattened(place, extents), strict=True))
-
-
 def _shares(nest: _ProductLoops) -> Iterator[list[tuple[Any, Any]]]:
     """For each vector of weights that a tile fetches: the values of the unrolled loops."""
     first = [(loop.loop_var, tirx.const(0, "int64")) for loop in nest.unrolled]
     loops = nest.vectors()
-    extents, counts = list(map(_extent, loops)), list(map(_extent, nest.tiles))
+    extents, counts = list(map(extent, loops)), list(map(extent, nest.tiles))
     vectors, tiles = math.prod(extents), math.prod(counts)
     tile = flattened([loop.loop_var for loop in nest.tiles], counts)
     share = -(-vectors // tiles)
@@ -171,12 +156,3 @@ def _replaced(loop: Any, body: Any, annotations: Any) -> Any:
     """A loop with another body and other annotations."""
     head = loop.loop_var, loop.min, loop.extent, loop.kind, body
     return tirx.For(*head, loop.thread_binding, annotations, loop.step)
-
-
-def _changes(at: Sequence[Any], loop: Any) -> bool:
-    """Whether an index depends on the loop."""
-    return any(uses(index, loop.loop_var) for index in at)
-
-
-def _extent(loop: Any) -> int:
-    return int(loop.extent)

@@ -1,0 +1,94 @@
+"""The code of kernels of the CPU's matrix unit (Intel AMX), executed line by line."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tlmd.alternatives import amx, amx_code
+
+TILES = [(1, 1), (1, 2), (1, 3), (1, 4), (2, 1), (2, 2), (4, 1)]
+kernels = st.builds(
+    lambda tiles, steps, parts: amx.Kernel(tiles[0], tiles[1], steps, parts),
+    st.sampled_from(TILES),
+    st.integers(1, 5),
+    st.sampled_from([1, 2]),
+)
+
+
+class Unit:
+    """Executes the code of a kernel, with a number instead of each pair."""
+
+    def __init__(self, memory: dict[str, Any], values: dict[str, int]) -> None:
+        self.memory = memory
+        self.values: dict[str, Any] = {name: (name, 0) for name in memory} | values
+        self.registers = {number: np.zeros((16, 16)) for number in range(8)}
+        self.loads = 0
+
+    def execute(self, lines: list[str]) -> None:
+        for line in lines:
+            words = re.findall(r"[\w.%]+", line)
+            if " = mul " in line:
+                self.values[words[0][1:]] = self._value(words[3]) * self._value(words[4])
+            elif " = getelementptr " in line:
+                base, at = self._value(words[4])
+                self.values[words[0][1:]] = (base, at + self._value(words[6]))
+            elif "tdpbf16ps" in line:
+                total, data, weights = map(int, words[4::2])
+                self.registers[total] += self.registers[data] @ self.registers[weights]
+            elif "call void @llvm.x86.tile" in line and "release" not in line:
+                self._move("load" in line, int(words[4]), words[6], words[8])
+
+    def _move(self, is_load: bool, register: int, address: str, step: str) -> None:
+        base, at = self._value(address)
+        rows = at + np.arange(16)[:, None] * (self._value(step) // 4) + np.arange(16)
+        if is_load:
+            self.registers[register] = self.memory[base][rows]
+            self.loads += 1
+        else:
+            self.memory[base][rows] = self.registers[register]
+
+    def _value(self, word: str) -> Any:
+        return self.values[word[1:]] if word.startswith("%") else int(word)
+
+
+@settings(deadline=None)
+@given(kernels, st.integers(0, 3))
+def test_the_code_of_a_kernel_adds_all_products(kernel: amx.Kernel, apart: int) -> None:
+    rng = np.random.default_rng(0)
+    rows, columns, words = kernel.rows * 16, kernel.columns * 16, kernel.steps * 16
+    c = rng.random((rows, columns + apart))
+    a = rng.random((rows, kernel.parts * words + apart))
+    b = rng.random((words, kernel.parts, columns))
+    strides = {"c_row": c.shape[1], "a_row": a.shape[1], "a_part": words, "b_row": b[0].size}
+    unit = Unit({"c": c.copy().ravel(), "a": a.ravel(), "b": b.ravel()}, strides)
+    text = kernel.imported.partition("start:\n")[2]
+    start, turn, done = re.split(r"\n(?:turn|done):\n", text)
+    turn = turn.partition("products:\n")[2]
+    unit.execute(start.splitlines())
+    for step in range(kernel.steps):
+        unit.values["step"] = step
+        before = unit.loads
+        unit.execute(turn.splitlines())
+    of_a_step = unit.loads - before
+    unit.execute(done.splitlines())
+    parts = a[:, : kernel.parts * words].reshape(rows, kernel.parts, words)
+    c[:, :columns] += sum(parts[:, i] @ b[:, j] for i, j in amx_code.PRODUCTS[kernel.parts])
+    np.testing.assert_allclose(unit.memory["c"].reshape(c.shape), c)
+    tiles = kernel.parts * (kernel.rows + kernel.columns)
+    again = (
+        min(kernel.rows, kernel.columns) * (kernel.parts - 1)
+        if min(kernel.rows, kernel.columns) > 1
+        else 0
+    )
+    assert of_a_step == tiles + again
+
+
+@given(st.lists(kernels, max_size=4, unique=True))
+def test_kernels_are_found_by_their_names(found: list[amx.Kernel]) -> None:
+    text = "".join(f'["Annotate", "{kernel.dot}"] {kernel.imported}' for kernel in found)
+    assert amx.named(text) == found
