@@ -23,20 +23,22 @@ from torch import nn
 from tvm import te, tirx
 from tvm.sym import Analyzer
 
+from benchmarks import onnx_models
 from tests.alternative_programs import check_random_candidates, direct_outputs, run
 from tlmd.alternatives import amx, amx_code, amx_packed, bfloat16
 from tlmd.alternatives.contraction import substituted
 from tlmd.alternatives.prefetch import with_prefetches
 from tlmd.alternatives.product_loops import built_loops, weights_of
-from tlmd.alternatives.transforms import AMX_BF16, AMX_PARTS, half_words, transform
+from tlmd.alternatives.transforms import AMX_BF16, AMX_INT8, AMX_PARTS, in_tiles, transform
 from tlmd.alternatives.words import registration
 from tlmd.measure.verify import tolerance
-from tlmd.model_spec import BF16, FP32, ModelSpec
+from tlmd.model_spec import BF16, FP32, INT8, ModelSpec
 from tlmd.space.space import TaskSpace
 from tlmd.space.system_cpu import flags
 from tlmd.space.target import has_amx, resolve
 from tlmd.types import TargetInfo, Task
 from tlmd.workloads.alternatives import with_alternatives
+from tlmd.workloads.frontends import load_model
 from tlmd.workloads.preparation import lower_source
 from tlmd.workloads.torch_frontend import from_module
 
@@ -57,7 +59,7 @@ needs_amx = pytest.mark.skipif(not has_amx(INFO), reason="this CPU has no matrix
 )
 def test_the_parts_of_weights_are_nearly_the_weights(weights: Any, parts: int, width: int) -> None:
     taps, channels, columns = weights.shape
-    panels, half, words = -(-columns // width), channels // 2, half_words(channels)
+    panels, half, words = -(-columns // width), channels // 2, in_tiles(channels // 2, 16)
     assert words == 32  # 20 pairs, of which 4 are in the second tile, and twelve places overlap
     name = {1: AMX_BF16, 2: AMX_PARTS}[parts]
     got = transform(name, weights, (panels, taps * words, parts, width))
@@ -69,6 +71,19 @@ def test_the_parts_of_weights_are_nearly_the_weights(weights: Any, parts: int, w
     want = weights.reshape(taps, 2, half, columns)
     error = np.abs(found[:, :, places, :columns] - want)
     assert (error <= np.abs(want) * 2.0 ** (-8 * parts) + 1e-38).all()
+
+
+@given(st.integers(1, 3), st.integers(1, 50))
+def test_bytes_of_weights_lie_in_whole_rows(taps: int, columns: int) -> None:
+    rng = np.random.default_rng(taps * columns)
+    weights = rng.integers(-128, 128, (taps, 100, columns), dtype=np.int8)
+    panels, quads = -(-columns // 32), in_tiles(100, 64) // 4
+    got = transform(AMX_INT8, weights, (panels, taps * quads, 1, 32)).view(np.int8)
+    found = got.reshape(panels, taps, quads, 32, 4).transpose(1, 2, 4, 0, 3)
+    found = found.reshape(taps, 4 * quads, panels * 32)
+    places = [*range(64), *range(92, 128)]  # what comes between is in the first row, too
+    assert (found[:, places, :columns] == weights).all()
+    assert not found[:, 64:92].any() and not found[..., columns:].any()
 
 
 @settings(deadline=None)
@@ -174,6 +189,49 @@ def test_kernels_prefetch_the_next_block_of_weights() -> None:
         assert fetched[block] >= set(range(following, following + size))
 
 
+class Bytes(nn.Module):
+    """Convolutions whose channels are no multiple of a row of a tile, and of three channels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(3, 88, 3, 2, 1)
+        self.second = nn.Conv2d(88, 64, 3, padding=1)
+        self.last = nn.Linear(64, 40)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.relu(self.second(torch.relu(self.first(x))))
+        return torch.as_tensor(self.last(x.mean((2, 3))))
+
+
+@pytest.fixture(scope="module")
+def tasks_of_bytes(tmp_path_factory: pytest.TempPathFactory) -> list[Task]:
+    torch.manual_seed(0)
+    path = tmp_path_factory.mktemp("quantised") / "network.onnx"
+    onnx_models.quantise(Bytes().eval(), (torch.randn(2, 3, 19, 22),), path)
+    lowered = lower_source(ModelSpec(str(path), precision=INT8), load_model(str(path)), WITH_UNIT)
+    tasks = with_alternatives(lowered.tasks, False, INT8)
+    return [task for task in tasks if task.alternative == AMX_INT8]
+
+
+def test_unscheduled_programs_of_bytes_are_exact_on_any_cpu(tasks_of_bytes: list[Task]) -> None:
+    assert len(tasks_of_bytes) == 2
+    for task in tasks_of_bytes:
+        given_arrays, want = direct_outputs(task, INFO)
+        got = run(tvm.ir.load_json(task.module), given_arrays, INFO)
+        assert np.abs(got.astype(np.float64) - want).max() <= 1e-5 * np.abs(want).max()
+
+
+@pytest.mark.skipif(not has_amx(INFO, amx_code.INT8), reason="this CPU has no matrix unit")
+def test_candidates_of_bytes_are_exact(tasks_of_bytes: list[Task]) -> None:
+    for task, sketch in itertools.product(tasks_of_bytes, range(2)):
+        given_arrays, want = direct_outputs(task, INFO)
+        space = TaskSpace(task)
+        final = with_prefetches(space.finish(space.random(Random(0), sketch)).mod)
+        assert "tlmd_amx_int8" in final.script()
+        got = run(final, given_arrays, INFO)
+        assert np.abs(got.astype(np.float64) - want).max() <= 1e-5 * np.abs(want).max()
+
+
 @needs_amx
 def test_candidates_are_right_and_can_be_said() -> None:
     for task in made_for_unit(INFO, FP32):
@@ -227,7 +285,7 @@ def test_features_count_that_the_name_of_the_cpu_hides(
     monkeypatch.setattr("tlmd.space.target.flags", lambda: shown)
     monkeypatch.setattr("tlmd.space.target.codegen.llvm_get_system_cpu", lambda: "rocketlake")
     hidden = resolve("native")
-    assert '"mattr":["+avx512bf16","+amx-tile","+amx-bf16"]' in hidden.spec
+    assert '"mattr":["+avx512bf16","+amx-tile","+amx-bf16","+amx-int8"]' in hidden.spec
     assert has_amx(hidden)
     monkeypatch.setattr("tlmd.space.target.codegen.llvm_get_system_cpu", lambda: "sapphirerapids")
     assert "mattr" not in resolve("native").spec

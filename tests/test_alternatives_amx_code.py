@@ -13,10 +13,10 @@ from tlmd.alternatives import amx, amx_code
 
 TILES = [(1, 1), (1, 2), (1, 3), (1, 4), (2, 1), (2, 2), (4, 1)]
 kernels = st.builds(
-    lambda tiles, steps, parts: amx.Kernel(tiles[0], tiles[1], steps, parts),
+    lambda tiles, steps, kind: amx.Kernel(kind[0], tiles[0], tiles[1], steps, kind[1]),
     st.sampled_from(TILES),
     st.integers(1, 5),
-    st.sampled_from([1, 2]),
+    st.sampled_from([(amx_code.BF16, 1), (amx_code.BF16, 2), (amx_code.INT8, 1)]),
 )
 
 
@@ -37,7 +37,7 @@ class Unit:
             elif " = getelementptr " in line:
                 base, at = self._value(words[4])
                 self.values[words[0][1:]] = (base, at + self._value(words[6]))
-            elif "tdpbf16ps" in line:
+            elif "llvm.x86.tdp" in line:
                 total, data, weights = map(int, words[4::2])
                 self.registers[total] += self.registers[data] @ self.registers[weights]
             elif "call void @llvm.x86.tile" in line and "release" not in line:

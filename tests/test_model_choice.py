@@ -11,12 +11,12 @@ import torch
 from torch import nn
 
 import tlmd
+from tests.alternative_programs import native_by_vectors
 from tests.measured_tasks import measured
 from tlmd.client import libraries, model_choice
 from tlmd.client.libraries import TunedLibrary
 from tlmd.client.reports import Result, TaskResult
 from tlmd.model_spec import ModelSpec
-from tlmd.space.target import resolve
 from tlmd.workloads import alternatives, in_model, whole_model
 from tlmd.workloads.alternatives import with_alternatives
 from tlmd.workloads.preparation import LoweredModel, lower_source
@@ -24,7 +24,7 @@ from tlmd.workloads.torch_frontend import from_module
 
 pytestmark = pytest.mark.slow
 
-INFO = resolve("native", 1)
+INFO = native_by_vectors()
 X = torch.randn(32, 64)
 
 

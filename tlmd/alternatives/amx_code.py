@@ -14,8 +14,11 @@ EDGE = 16
 """Rows of a tile, and words or float32 numbers in one of them."""
 PRODUCTS = {1: ((0, 0),), 2: ((0, 0), (1, 0), (0, 1))}
 """Parts of a number -> the parts of data and weights whose products are added."""
-NAME = "tlmd_amx_bf16"
+NAME = "tlmd_amx"
 """What the names of kernels begin with."""
+BF16, INT8 = "bf16", "int8"
+_INSTRUCTIONS = {BF16: "tdpbf16ps", INT8: "tdpbusd"}
+"""By the numbers: the instruction that multiplies two tiles and adds the products to a third."""
 _WORD_BYTES, _ROW_BYTES = 4, 64
 LINE_WORDS = 16  # of the caches
 _DATA, _WEIGHTS = (4, 5), (6, 7)  # registers; those of the sums come before
@@ -24,17 +27,15 @@ _SHAPE = bytes(
     [1, *(15 * [0]), *(8 * [_ROW_BYTES, 0]), *(16 * [0]), *(8 * [EDGE]), *(8 * [0])]
 )
 _TEXT = "".join(f"\\{byte:02X}" for byte in _SHAPE)
-_SHARED = f"""
-@tlmd_amx_shape = linkonce_odr constant [64 x i8] c"{_TEXT}"
+_FUNCTION = """
+@tlmd_amx_shape = linkonce_odr constant [64 x i8] c"{shape}"
 @tlmd_amx_has_asked = linkonce_odr global i8 0
 declare void @llvm.x86.ldtilecfg(ptr)
 declare void @llvm.x86.tilerelease()
 declare void @llvm.x86.tileloadd64(i8 immarg, ptr, i64)
 declare void @llvm.x86.tilestored64(i8 immarg, ptr, i64)
-declare void @llvm.x86.tdpbf16ps(i8 immarg, i8 immarg, i8 immarg)
+declare void @llvm.x86.{instruction}(i8 immarg, i8 immarg, i8 immarg)
 declare void @llvm.prefetch.p0(ptr, i32, i32, i32)
-"""
-_FUNCTION = """
 define linkonce_odr i32 @{name}(i64 %steps{parameters}) noinline {{
   %asked = load i8, ptr @tlmd_amx_has_asked
   %is_first = icmp eq i8 %asked, 0
@@ -82,17 +83,17 @@ products:
   %word = mul i64 %step, {EDGE}
 """
 _BYTES = "".join(f"  %{name}_bytes = mul i64 %{name}_row, {_WORD_BYTES}\n" for name in "abc")
-PEAK, PEAK_OPERATIONS = "tlmd_amx_peak", 4 * 2 * EDGE * EDGE * 2 * EDGE
-"""The function of `peak_code`, and the operations of one of its steps."""
+PEAK, PEAK_PRODUCTS = "tlmd_amx_peak", 4 * EDGE * EDGE * EDGE
+"""The function of `peak_code`, and the products of words of one of its steps."""
 
 
-def code(name: str, rows: int, columns: int, parts: int) -> str:
+def code(name: str, numbers: str, rows: int, columns: int, parts: int) -> str:
     """A function that adds products to ``rows x columns`` tiles of sums, at most four.
 
     Its arguments are addresses of sums, data and weights, and strides in words: `c_row`, `a_row`
     and `b_row` of rows, `a_part` of the parts of the data. Those of the weights lie one after the
     other. `steps`: tiles of each row of tiles of data. In each step it prefetches so many `lines`
-    after `following`.
+    after `following`. `numbers`: `BF16`, or `INT8` with data that have no sign.
     """
     tiles = list(itertools.product(range(rows), range(columns)))
 
@@ -102,25 +103,29 @@ def code(name: str, rows: int, columns: int, parts: int) -> str:
             yield _address(at, "c", ("c_row", row * EDGE), ("", column * EDGE))
             yield f"  call void @llvm.x86.{instruction}64(i8 {number}, ptr %{at}, i64 %c_bytes)\n"
 
-    return _SHARED + _FUNCTION.format(
+    return _FUNCTION.format(
         name=name,
+        shape=_TEXT,
+        instruction=_INSTRUCTIONS[numbers],
         parameters=_PARAMETERS,
         loads="".join([_BYTES, *moved("tileloadd")]),
-        turn="".join([_PREFETCHES, *_turn(rows, columns, parts)]),
+        turn="".join([_PREFETCHES, *_turn(_INSTRUCTIONS[numbers], rows, columns, parts)]),
         end="%products",
         stores="".join(moved("tilestored")),
     )
 
 
-def peak_code() -> str:
+def peak_code(numbers: str) -> str:
     """A function that only multiplies, `steps` times."""
-    pairs = itertools.product(_DATA, _WEIGHTS)
-    turn = "".join(_product(number, *pair) for number, pair in enumerate(pairs))
+    pairs, instruction = itertools.product(_DATA, _WEIGHTS), _INSTRUCTIONS[numbers]
+    turn = "".join(_product(instruction, number, *pair) for number, pair in enumerate(pairs))
     empty = dict.fromkeys(("parameters", "loads", "stores"), "")
-    return _SHARED + _FUNCTION.format(name=PEAK, turn=turn, end="%turn", **empty)
+    return _FUNCTION.format(
+        name=PEAK, shape=_TEXT, instruction=instruction, turn=turn, end="%turn", **empty
+    )
 
 
-def _turn(rows: int, columns: int, parts: int) -> Iterator[str]:
+def _turn(instruction: str, rows: int, columns: int, parts: int) -> Iterator[str]:
     """The loads and products of one step."""
     held: dict[
         int, tuple[int, int]
@@ -149,11 +154,11 @@ def _turn(rows: int, columns: int, parts: int) -> Iterator[str]:
             yield f"  %{at}_row = mul i64 %word, %b_row\n"
             yield _address(at, "b", (f"{at}_row", 1), ("", place))
             yield f"  call void @llvm.x86.tileloadd64(i8 {b}, ptr %{at}, i64 %b_bytes)\n"
-        yield _product(row * columns + column, a, b)
+        yield _product(instruction, row * columns + column, a, b)
 
 
-def _product(total: int, data: int, weights: int) -> str:
-    return f"  call void @llvm.x86.tdpbf16ps(i8 {total}, i8 {data}, i8 {weights})\n"
+def _product(instruction: str, total: int, data: int, weights: int) -> str:
+    return f"  call void @llvm.x86.{instruction}(i8 {total}, i8 {data}, i8 {weights})\n"
 
 
 def _order(rows: int, columns: int, parts: int) -> Iterator[tuple[int, int, int, int]]:

@@ -1,27 +1,28 @@
-"""GEMMs and convolutions as one GEMM of pairs of bfloat16, for the CPU's matrix unit (`amx`).
+"""GEMMs and convolutions as one GEMM for the CPU's matrix unit (`amx`), of bfloat16 or bytes.
 
-The data are rounded to pairs first, as a matrix of rows: what a row of a convolution's result needs
-is one row. A float32 program has pairs of two parts of each number. All outer dimensions of the
-output are one dimension of rows, rounded up to whole tiles; the rows too many repeat the last one.
+The data are made a matrix first: what a row of a convolution's result needs is one row of it. For
+bfloat16 it is rounded to pairs, of the halves of the channels, as in `packed`; a float32 program
+has pairs of two parts of each number. All outer dimensions of the output are one dimension of rows,
+rounded up to whole tiles; the rows too many repeat the last one.
 
-The halves of the channels are pairs, as in `packed`. Where a half is no multiple of a tile's words,
-its last words overlap the ones before them, and the weights of those that overlap are zero.
+Where the channels of a tap do not fill whole rows of tiles, the last row overlaps the one before
+it, and the weights of what it has twice are zero.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import reduce
 from operator import add
 from typing import Any
 
 from tvm import te, tirx
 
-from tlmd.alternatives import bfloat16, contraction
-from tlmd.alternatives.amx_code import EDGE, PRODUCTS
+from tlmd.alternatives import amx, bfloat16, contraction, int8
+from tlmd.alternatives.amx_code import BF16, EDGE, INT8, PRODUCTS
 from tlmd.alternatives.contraction import (
-    DTYPE,
     Contraction,
     axis,
     flattened,
@@ -33,42 +34,86 @@ from tlmd.alternatives.contraction import (
 from tlmd.alternatives.implementation import Implementation
 from tlmd.alternatives.kernel import multiple
 from tlmd.alternatives.packed import PLACED, clamped
-from tlmd.alternatives.transforms import AMX_BF16, AMX_PARTS, half_words
+from tlmd.alternatives.transforms import (
+    AMX_BF16,
+    AMX_INT8,
+    AMX_PARTS,
+    BYTES_OF_A_ROW,
+    PAIRS_OF_A_ROW,
+    in_tiles,
+)
 from tlmd.alternatives.words import WORD
 
-PAIRS, PRODUCED = "amx_pairs", "amx_products"
-_PARTS = {AMX_BF16: 1, AMX_PARTS: 2}
-_WORK = {AMX_BF16: 0.35, AMX_PARTS: 0.65}
-"""Over that of the direct program; they are tried first."""
-_MOST_FILLED = 1.5  # words over words that are needed
+MATRIX, PRODUCED = "amx_matrix", "amx_products"
+_MOST_FILLED = 1.5  # numbers in rows of tiles over numbers that are needed
+
+
+@dataclass(frozen=True)
+class _Numbers:
+    """What the unit multiplies."""
+
+    numbers: str
+    parts: int
+
+    work: float
+    """Over that of the direct program; it is tried first."""
+
+    @property
+    def given(self) -> str:
+        """The dtype of the data."""
+        return "float32" if self.numbers == BF16 else "uint8"
+
+    @property
+    def made(self) -> str:
+        """The dtype of the matrix."""
+        return WORD if self.numbers == BF16 else "uint8"
+
+    @property
+    def of_a_row(self) -> int:
+        """Elements of the matrix in a row of a tile."""
+        return PAIRS_OF_A_ROW if self.numbers == BF16 else BYTES_OF_A_ROW
+
+    def elements(self, channels: int) -> int:
+        """Elements of the matrix that channels need."""
+        return channels // 2 if self.numbers == BF16 else channels
+
+    def product(self, matrix: Any, row: Any, part: int, word: Any, weights: Any) -> Any:
+        if self.numbers == BF16:
+            return bfloat16.product(matrix[row, part, word], weights)
+        return int8.product([matrix[row, part, word * int8.QUAD + i] for i in range(4)], weights)
+
+
+_KINDS = {
+    AMX_BF16: _Numbers(BF16, 1, 0.35),
+    AMX_PARTS: _Numbers(BF16, 2, 0.65),
+    AMX_INT8: _Numbers(INT8, 1, 0.2),
+}
 
 
 def packed(direct: Implementation, constants: Sequence[int], name: str) -> Implementation | None:
     """The program for the matrix unit; None where the weights cannot be packed for it.
 
-    The weights ``[..., N]`` become ``[panels, K, parts, columns]`` pairs, `columns` those of a
+    The weights ``[..., N]`` become ``[panels, K, parts, columns]`` words, `columns` those of a
     kernel. `constants`: positions of the parameters that are weights. `name`: with `AMX_BF16` data
-    and weights are rounded to bfloat16, with `AMX_PARTS` to two parts.
+    and weights are rounded to bfloat16, with `AMX_PARTS` to two parts. `AMX_INT8` is for products
+    of integers.
     """
-    found = contraction.with_constants(direct.module["main"], constants)
-    if found is None or not _has_pairs(found):
+    kind = _KINDS[name]
+    found = contraction.with_constants(direct.module["main"], constants, kind.given)
+    if found is None or not _fits(found, kind):
         return None
-    made = contraction.replaced(direct.module, found, _stages(found, _PARTS[name]))
-    return Implementation(name, made, direct.flops, direct.work * _WORK[name])
+    made = contraction.replaced(direct.module, found, _stages(found, kind))
+    return Implementation(name, made, direct.flops, direct.work * kind.work)
 
 
-def _has_pairs(found: Contraction) -> bool:
-    """Whether all columns need the same data, along whose innermost dimension a sum goes."""
-    channels = shape_of(found.weights.source)[-2]
-    if any(contraction.uses(index, found.spatial[-1]) for index in found.data.indices):
+def _fits(found: Contraction, kind: _Numbers) -> bool:
+    """Whether all columns need the same data, whose innermost dimension fills rows of tiles."""
+    channels, indices = shape_of(found.weights.source)[-2], found.data.indices
+    if any(contraction.uses(index, found.spatial[-1]) for index in indices):
         return False
-    if (
-        channels % 2
-        or channels // 2 < EDGE
-        or not found.data.indices[-1].same_as(found.reduction[-1])
-    ):
-        return False
-    return half_words(channels) <= _MOST_FILLED * (channels // 2)
+    is_along, count = indices[-1].same_as(found.reduction[-1]), kind.elements(channels)
+    is_whole = channels % 2 == 0 and count >= kind.of_a_row
+    return is_along and is_whole and in_tiles(count, kind.of_a_row) <= _MOST_FILLED * count
 
 
 def rows_of_tiles(rows: int, columns: int) -> int:
@@ -83,41 +128,44 @@ def _columns_of_tiles(rows: int, columns: int) -> int:
     return min(tiles, 2 if -(-rows // EDGE) % 2 == 0 else 4)
 
 
-def _stages(found: Contraction, parts: int) -> Any:
+def _stages(found: Contraction, kind: _Numbers) -> Any:
     """The function ``(data, weights, output)`` of the GEMM, and of writing its result."""
     *outer, columns = shape_of(found.output)
     rows = math.prod(outer)
     padded, panel = multiple(rows, EDGE), EDGE * _columns_of_tiles(rows, columns)
     *taps, channels = shape_of(found.weights.source)[:-1]
-    half = half_words(channels)
-    depth = math.prod(taps) * half
-    data = te.placeholder(long(shape_of(found.data.source)), DTYPE, name="data")
-    panels = -(-columns // panel)
-    weights = te.placeholder(long((panels, depth, parts, panel)), WORD, name="weights")
+    count = kind.elements(channels)
+    elements = math.prod(taps) * in_tiles(count, kind.of_a_row)
+    data = te.placeholder(long(shape_of(found.data.source)), kind.given, name="data")
+    panels, depth = -(-columns // panel), elements // amx.BYTES[kind.numbers]
+    weights = te.placeholder(long((panels, depth, kind.parts, panel)), WORD, name="weights")
 
-    def pair(row: Any, part: Any, word: Any) -> Any:
+    def element(row: Any, part: Any, index: Any) -> Any:
         at = unflattened(clamped(row, rows, padded), outer)
-        *tap, word = unflattened(word, [*taps, half])
-        first = _channel(word, channels // 2)
-        numbers = []
-        for channel in (first, first + channels // 2):
+        *tap, place = unflattened(index, [*taps, in_tiles(count, kind.of_a_row)])
+
+        def number(channel: Any) -> Any:
             values = zip([*found.spatial[:-1], *found.reduction], [*at, *tap, channel], strict=True)
             pairs = list(values)
-            numbers.append(data[tuple(substituted(i, pairs) for i in found.data.indices)])
-        if parts == 1:
-            return bfloat16.pair(*numbers)
-        rest = bfloat16.pair(*map(bfloat16.rest, numbers))
-        return tirx.Select(part == 0, bfloat16.pair(*numbers), rest)
+            return data[tuple(substituted(one, pairs) for one in found.data.indices)]
 
-    pairs = te.compute(long((padded, parts, depth)), pair, name=PAIRS)
+        first = _overlapping(place, count, kind.of_a_row)
+        if kind.numbers == INT8:
+            return number(first)
+        both = number(first), number(first + count)
+        if kind.parts == 1:
+            return bfloat16.pair(*both)
+        rests = bfloat16.pair(*map(bfloat16.rest, both))
+        return tirx.Select(part == 0, bfloat16.pair(*both), rests)
+
+    matrix = te.compute(long((padded, kind.parts, elements)), element, name=MATRIX)
     k = axis(depth, "k")
 
     def value(row: Any, column: Any) -> Any:
+        chosen, place = column // panel, column % panel
         terms = (
-            bfloat16.product(
-                pairs[row, a, k.var], weights[column // panel, k.var, b, column % panel]
-            )
-            for a, b in PRODUCTS[parts]
+            kind.product(matrix, row, a, k.var, weights[chosen, k.var, b, place])
+            for a, b in PRODUCTS[kind.parts]
         )
         return te.sum(reduce(add, terms), axis=[k])
 
@@ -130,8 +178,8 @@ def _stages(found: Contraction, parts: int) -> Any:
     return te.create_prim_func([data, weights, placed])
 
 
-def _channel(word: Any, half: int) -> Any:
-    """The channel of the lower number of a pair, of `half` channels."""
-    if half % EDGE == 0:
-        return word
-    return tirx.min(word // EDGE * EDGE, half - EDGE) + word % EDGE
+def _overlapping(place: Any, count: int, of_a_row: int) -> Any:
+    """The channel at a place in the rows of tiles, of `count` channels."""
+    if count % of_a_row == 0:
+        return place
+    return tirx.min(place // of_a_row * of_a_row, count - of_a_row) + place % of_a_row

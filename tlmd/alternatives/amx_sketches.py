@@ -1,7 +1,7 @@
 """The sketches of GEMMs for the CPU's matrix unit: a kernel of tiles, and the loops around it.
 
-In the first sketch all data become pairs before the GEMM begins, in the second one those of a block
-of rows before the block. A long sum is done in blocks, each for several panels of weights and the
+In the first sketch the matrix is made before the GEMM begins, in the second one the rows of a
+block before the block. A long sum is done in blocks, each for several panels of weights and the
 rows of a block, whose data then stay in the second-level cache (Goto and van de Geijn, TOMS'08,
 section 4).
 """
@@ -11,14 +11,15 @@ from __future__ import annotations
 from typing import Any
 
 from tlmd.alternatives import amx_packed as stages
-from tlmd.alternatives.amx import Kernel
-from tlmd.alternatives.amx_code import EDGE
-from tlmd.alternatives.contraction import shape_of
+from tlmd.alternatives.amx import BYTES, Kernel
+from tlmd.alternatives.amx_code import BF16, EDGE, INT8
+from tlmd.alternatives.contraction import dtype_of, shape_of
 from tlmd.alternatives.packed import PLACED, written_lanes
 from tlmd.alternatives.scheduling import Sketch, StageSchedule, as_matrix
+from tlmd.alternatives.words import WORD
 
 _MOST_STEPS, _MOST_TILES, _MOST_PANELS = 48, 64, 64
-_ALIGNED, _APART = 32, 16  # words: rows of pairs begin in different sets of the first-level cache
+_ALIGNED, _APART = 32, 16  # words: rows begin in different sets of the first-level cache
 
 
 def sketches(_program: StageSchedule) -> list[Sketch]:
@@ -27,18 +28,18 @@ def sketches(_program: StageSchedule) -> list[Sketch]:
 
 
 def by_panels(program: StageSchedule) -> None:
-    """Panels of weights for blocks of rows; the pairs are made before."""
+    """Panels of weights for blocks of rows; the matrix is made before."""
     _schedule(program, makes_block=False)
 
 
 def by_rows(program: StageSchedule) -> None:
-    """Each block of rows, and its pairs, for all panels of weights."""
+    """Each block of rows, which are made first, for all panels of weights."""
     _schedule(program, makes_block=True)
 
 
 def _schedule(program: StageSchedule, makes_block: bool) -> None:
     schedule = program.schedule
-    for one in program.names[: program.names.index(stages.PAIRS)]:
+    for one in program.names[: program.names.index(stages.MATRIX)]:
         schedule.compute_inline(program.block(one))
     products = program.block(stages.PRODUCED)
     kernel, blocks = _kernel(program, products)
@@ -53,7 +54,7 @@ def _schedule(program: StageSchedule, makes_block: bool) -> None:
         chunk, panel = schedule.split(panels, [None, 1])
     schedule.reorder(block, chunk, depth, panel, tile, row, column, word)
     if makes_block:
-        schedule.compute_at(program.block(stages.PAIRS), block, preserve_unit_loops=True)
+        schedule.compute_at(program.block(stages.MATRIX), block, preserve_unit_loops=True)
     _write(program, chunk if blocks > 1 else tile)
     outermost = block if makes_block else schedule.fuse(block, chunk)
     # TVM's postprocessors would do this after the zeros are separated, and then it is refused.
@@ -65,18 +66,20 @@ def _schedule(program: StageSchedule, makes_block: bool) -> None:
     kernel.register()
     inner = schedule.blockize(row)
     schedule.annotate(inner, "meta_schedule.auto_tensorize", kernel.dot)
-    _make_pairs(program)
+    _make_matrix(program, kernel.numbers)
 
 
 def _kernel(program: StageSchedule, products: Any) -> tuple[Kernel, int]:
     """The kernel of a program, and how many blocks of its steps a sum has."""
     block = program.schedule.get(products)
-    data, weights = (shape_of(read.source) for read in block.reads[-2:])
-    rows, parts, depth = data
-    columns = weights[-1] // EDGE
-    steps = depth // EDGE
+    data, weights = (read.source for read in block.reads[-2:])
+    rows, parts, _ = shape_of(data)
+    _, depth, _, columns = shape_of(weights)
+    steps, tiles = depth // EDGE, columns // EDGE
     most = max(step for step in range(1, _MOST_STEPS + 1) if steps % step == 0)
-    return Kernel(stages.rows_of_tiles(rows, columns), columns, most, parts), steps // most
+    numbers = BF16 if dtype_of(data) == WORD else INT8
+    kernel = Kernel(numbers, stages.rows_of_tiles(rows, tiles), tiles, most, parts)
+    return kernel, steps // most
 
 
 def _write(program: StageSchedule, at: Any) -> None:
@@ -91,12 +94,13 @@ def _write(program: StageSchedule, at: Any) -> None:
     schedule.vectorize(lane)
 
 
-def _make_pairs(program: StageSchedule) -> None:
-    """Round the data to pairs by whole vectors, all parts of a number together."""
-    schedule, pairs = program.schedule, program.block(stages.PAIRS)
-    *_, part, word = schedule.get_loops(pairs)
-    vector, lane = schedule.split(word, [None, EDGE])
+def _make_matrix(program: StageSchedule, numbers: str) -> None:
+    """Make the matrix by whole vectors, all parts of a number together."""
+    schedule, matrix = program.schedule, program.block(stages.MATRIX)
+    *_, part, element = schedule.get_loops(matrix)
+    each = BYTES[numbers]
+    vector, lane = schedule.split(element, [None, EDGE * each])
     schedule.reorder(vector, part, lane)
     schedule.unroll(part)
     schedule.vectorize(lane)
-    schedule.storage_align(pairs, 0, 0, _ALIGNED, _APART)
+    schedule.storage_align(matrix, 0, 0, _ALIGNED * each, _APART * each)

@@ -6,7 +6,7 @@ Four neighbours of the data are `uint8`, the four of a word of the weights `int8
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tvm import tirx
@@ -19,13 +19,20 @@ FEATURE, VECTOR_BITS = "avx512vnni", 512
 _BYTE = 8
 
 
-def _signed_text(index: int) -> str:
+def product_text(number: Callable[[int], str], word: str) -> str:
+    """As `product`, in TVMScript. `number`: the text of one of the four bytes."""
+    return " + ".join(
+        f'T.Cast("int32", {number(index)}) * {_signed_text(word, index)}' for index in range(QUAD)
+    )
+
+
+def _signed_text(word: str, index: int) -> str:
     above = _BYTE * (QUAD - 1 - index)
-    shifted = f"T.shift_left(b[v], T.uint32({above}))" if above else "b[v]"
+    shifted = f"T.shift_left({word}, T.uint32({above}))" if above else word
     return f'T.shift_right(T.reinterpret({shifted}, dtype="int32"), {_BYTE * (QUAD - 1)})'
 
 
-_PRODUCTS = " + ".join(f'T.Cast("int32", a[{i}]) * {_signed_text(i)}' for i in range(QUAD))
+_PRODUCTS = product_text(lambda index: f"a[{index}]", "b[v]")
 _HEAD = signature("uint8", QUAD, "int32")
 _DESCRIPTION = f"""{_HEAD}
         for i in T.serial(0, 16):

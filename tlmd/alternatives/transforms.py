@@ -136,17 +136,18 @@ MULTIPLICATIONS = {
 """By the name of the alternative. In 4 x 4 parts, by applying it twice, programs read three times
 the weights and take LLVM seconds; with weights from memory none was the fastest of its group."""
 
-_TILE_WORDS = 16  # of a row of a tile of the matrix unit
+PAIRS_OF_A_ROW, BYTES_OF_A_ROW = 16, 64
+"""Of a tile of the matrix unit."""
 PACKED, PACKED_BF16, PACKED_INT8, ATTENTION_BF16 = "packed", "paired_bf16", "packed_int8", "bf16"
-AMX_BF16, AMX_PARTS = "amx_bf16", "amx_bf16x3"
-BY_MATRIX_UNIT = (AMX_BF16, AMX_PARTS)
+AMX_BF16, AMX_PARTS, AMX_INT8 = "amx_bf16", "amx_bf16x3", "amx_int8"
+BY_MATRIX_UNIT = (AMX_BF16, AMX_PARTS, AMX_INT8)
 PARTS = "bf16x3"
 """Instead of a dtype: float32 numbers as two bfloat16 parts, so three products for one."""
 NEIGHBOURS_BF16 = "packed_bf16"
 """Programs of earlier versions, whose pairs are neighbours."""
 MULTIPLIED = {
     **dict.fromkeys((PACKED_BF16, NEIGHBOURS_BF16, ATTENTION_BF16, AMX_BF16), "bfloat16"),
-    PACKED_INT8: "int8",
+    **dict.fromkeys((PACKED_INT8, AMX_INT8), "int8"),
     AMX_PARTS: PARTS,
 }
 """By the name of an alternative, the dtype of what it multiplies, where that is a shorter one."""
@@ -165,9 +166,9 @@ def transform(alternative: str, weights: NDArray[Any], shape: tuple[int, ...]) -
     columns]`` of pairs as `uint32`, of a channel and the one after half of the channels; in int8
     ``[panels, K / 4, columns]`` of four neighbours.
 
-    For the matrix unit: ``[..., C, N]`` become ``[panels, K, parts, columns]`` of such pairs, with
-    zeros for words that overlap others (`half_words`). The second part is what rounding to the
-    first one leaves.
+    For the matrix unit: ``[..., C, N]`` become ``[panels, K, parts, columns]`` of such pairs, the
+    second part of what rounding to the first one leaves, or of four neighbours. Rows of tiles are
+    whole: the last one of a tap overlaps the one before it, and has zeros there.
 
     Strassen: ``[..., K, N]`` become ``[products, panels, K / parts, columns]``, the sums of parts,
     computed in float64. A row of parts is ``K / parts`` neighbouring rows; of the columns, panels
@@ -186,6 +187,8 @@ def transform(alternative: str, weights: NDArray[Any], shape: tuple[int, ...]) -
         return np.ascontiguousarray(found.reshape(shape))
     if alternative in (AMX_BF16, AMX_PARTS):
         return _in_parts(weights, *shape)
+    if alternative == AMX_INT8:
+        return _in_quads(weights, *shape)
     if alternative == PACKED_INT8:
         panels, quads, columns = shape
         numbers = _packed(weights, panels, 4 * quads, columns).reshape(panels, quads, 4, columns)
@@ -200,31 +203,47 @@ def transform(alternative: str, weights: NDArray[Any], shape: tuple[int, ...]) -
     return np.ascontiguousarray(found.reshape(shape).astype(weights.dtype))
 
 
-def half_words(channels: int) -> int:
-    """Pairs of so many channels in whole tiles of the matrix unit."""
-    return -(-(channels // 2) // _TILE_WORDS) * _TILE_WORDS
+def in_tiles(numbers: int, of_a_row: int) -> int:
+    """As many numbers, or pairs, in whole rows of tiles of the matrix unit."""
+    return -(-numbers // of_a_row) * of_a_row
+
+
+def _overlapping(numbers: NDArray[Any], of_a_row: int) -> NDArray[Any]:
+    """Numbers along axis 1 in whole rows of tiles, the last of which begins before the rest.
+
+    What it has twice is zero in it.
+    """
+    count = numbers.shape[1]
+    missing, whole = in_tiles(count, of_a_row) - count, count // of_a_row * of_a_row
+    zeros = np.zeros((len(numbers), missing, *numbers.shape[2:]), numbers.dtype)
+    return np.concatenate([numbers[:, :whole], zeros, numbers[:, whole:]], axis=1)
 
 
 def _in_parts(
     weights: NDArray[Any], panels: int, depth: int, parts: int, columns: int
 ) -> NDArray[Any]:
-    *taps, channels, width = weights.shape
-    half, words = channels // 2, depth // math.prod(taps)
-    numbers = weights.reshape(-1, 2, half, width)
-    missing = panels * columns - width
-    whole = half // _TILE_WORDS * _TILE_WORDS
-    if words > half:  # the last words begin before those that are not in them yet
-        overlap = np.zeros((len(numbers), 2, words - half, width), weights.dtype)
-        numbers = np.concatenate([numbers[:, :, :whole], overlap, numbers[:, :, whole:]], axis=2)
-    numbers = np.pad(numbers, ((0, 0), (0, 0), (0, 0), (0, missing)))
+    *_, channels, width = weights.shape
+    halves = weights.reshape(-1, 2, channels // 2, width).transpose(0, 2, 1, 3)
+    numbers = _overlapping(halves, PAIRS_OF_A_ROW)
+    numbers = np.pad(numbers, ((0, 0), (0, 0), (0, 0), (0, panels * columns - width)))
     found = []
     for _ in range(parts):
         short = numbers.astype(ml_dtypes.bfloat16)
         bits = short.view(np.uint16).astype(np.uint32)
-        found.append(bits[:, 0] | bits[:, 1] << np.uint32(16))
+        found.append(bits[:, :, 0] | bits[:, :, 1] << np.uint32(16))
         numbers = numbers - short.astype(weights.dtype)
     together = np.stack([one.reshape(depth, panels, columns) for one in found], axis=2)
     return np.ascontiguousarray(together.transpose(1, 0, 2, 3))
+
+
+def _in_quads(
+    weights: NDArray[Any], panels: int, depth: int, parts: int, columns: int
+) -> NDArray[Any]:
+    *_, channels, width = weights.shape
+    numbers = _overlapping(weights.reshape(-1, channels, width), BYTES_OF_A_ROW)
+    numbers = np.pad(numbers, ((0, 0), (0, 0), (0, panels * columns - width)))
+    quads = numbers.reshape(depth, 4, panels, columns).transpose(2, 0, 3, 1)
+    return np.ascontiguousarray(quads).view(np.uint32).reshape(panels, depth, parts, columns)
 
 
 def _summed(

@@ -83,7 +83,7 @@ _BY_UNIT = """
 @T.prim_func(s_tir=True)
 def main(c: T.Buffer(({threads},), "float32")):
     T.func_attr({{"global_symbol": "main"}})
-    for t in T.parallel({threads}, annotations={{"pragma_import_llvm": PEAK}}):
+    for t in T.parallel({threads}, annotations={{"pragma_import_llvm": PEAK["{numbers}"]}}):
         T.evaluate(T.call_extern("int32", "{function}", T.int64({steps})))
 """
 _TRIAD = """
@@ -113,8 +113,10 @@ def multiply_adds(target: Any, info: TargetInfo, cores: tuple[int, ...]) -> dict
     if has_bf16(info):
         found["bfloat16"] = _dot(_OF_BF16, 2, target, cores)
     if has_amx(info):
-        found["bfloat16"] = _matrix_unit(target, cores)
+        found["bfloat16"] = _matrix_unit(amx_code.BF16, 2, target, cores)
         found[PARTS] = found["bfloat16"] / len(amx_code.PRODUCTS[2])
+    if has_amx(info, amx_code.INT8):
+        found["int8"] = _matrix_unit(amx_code.INT8, 4, target, cores)
     return found
 
 
@@ -149,7 +151,8 @@ def bandwidths(
 
 
 def _build(source: str, target: Any, **sizes: Any) -> Any:
-    names = {"T": tirx, "IMPORTED": bfloat16.IMPORTED, "PEAK": amx_code.peak_code()}
+    codes = {numbers: amx_code.peak_code(numbers) for numbers in (amx_code.BF16, amx_code.INT8)}
+    names = {"T": tirx, "IMPORTED": bfloat16.IMPORTED, "PEAK": codes}
     function = from_source(source.format(**sizes), names)
     return tvm.compile(tvm.IRModule({"main": function}), target).jit()
 
@@ -199,13 +202,13 @@ def _dot(kind: dict[str, str], products: int, target: Any, cores: tuple[int, ...
     return 2.0 * products * _STEPS * width * threads / _fastest(built, arrays, 4, 150) / 1e9
 
 
-def _matrix_unit(target: Any, cores: tuple[int, ...]) -> float:
-    """Products of tiles of bfloat16 numbers."""
-    threads = len(cores)
-    built = _build(_BY_UNIT, target, threads=threads, steps=_STEPS, function=amx_code.PEAK)
-    arrays = [tvm.runtime.tensor(np.zeros(threads, np.float32))]
+def _matrix_unit(numbers: str, products: int, target: Any, cores: tuple[int, ...]) -> float:
+    """Products of tiles of words, `products` for each word."""
+    sizes = {"threads": len(cores), "steps": _STEPS, "function": amx_code.PEAK}
+    built = _build(_BY_UNIT, target, numbers=numbers, **sizes)
+    arrays = [tvm.runtime.tensor(np.zeros(len(cores), np.float32))]
     _spread(cores, built, arrays)
-    operations = amx_code.PEAK_OPERATIONS * _STEPS * threads
+    operations = 2.0 * products * amx_code.PEAK_PRODUCTS * _STEPS * len(cores)
     return operations / _fastest(built, arrays, 1, 30) / 1e9
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import platform
 import re
@@ -12,6 +13,7 @@ import tvm
 from tvm.target import codegen
 
 from tlmd.alternatives import amx, bfloat16, int8
+from tlmd.alternatives.amx_code import BF16
 from tlmd.alternatives.kernel import VectorUnit
 from tlmd.errors import BadInput
 from tlmd.space.system_cpu import cpu_model, flags
@@ -22,7 +24,7 @@ _X86_ISAS = (("avx512vnni", "avx512vnni", 512), ("avx512f", "avx512", 512), ("av
 _AVX512_BITS = 512  # of a vector; x86 has 32 registers then, and TVM a rule for integers
 _ORDER = "one order of sketches"
 """Keeps records apart that have the sketches of such CPUs in the order of earlier versions."""
-_USED = (bfloat16.FEATURE, int8.FEATURE, *amx.FEATURES)
+_USED = (bfloat16.FEATURE, int8.FEATURE, *dict.fromkeys(itertools.chain(*amx.FEATURES.values())))
 _CACHE_DIR = Path("/sys/devices/system/cpu/cpu0/cache")
 
 
@@ -76,9 +78,9 @@ def has_vnni(info: TargetInfo) -> bool:
     return _has(info, int8.FEATURE, int8.VECTOR_BITS)
 
 
-def has_amx(info: TargetInfo) -> bool:
-    """Whether the CPU has a matrix unit for bfloat16 (Intel AMX), and vectors of 512 bits."""
-    return all(_has(info, feature, bfloat16.VECTOR_BITS) for feature in amx.FEATURES)
+def has_amx(info: TargetInfo, numbers: str = BF16) -> bool:
+    """Whether the CPU has a matrix unit for such numbers (Intel AMX), and vectors of 512 bits."""
+    return all(_has(info, feature, bfloat16.VECTOR_BITS) for feature in amx.FEATURES[numbers])
 
 
 def _has(info: TargetInfo, feature: str, vector_bits: int) -> bool:

@@ -12,13 +12,14 @@ from tvm import relax
 from tvm.ir import GenericConst, IRModule
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from tlmd.alternatives import amx_packed
+from tlmd.alternatives import amx_code, amx_packed
 from tlmd.alternatives.attention import Attention, short_attention
 from tlmd.alternatives.implementation import DIRECT, PER_WEIGHT, Implementation
 from tlmd.alternatives.packed import packed
 from tlmd.alternatives.strassen import strassen
 from tlmd.alternatives.transforms import (
     AMX_BF16,
+    AMX_INT8,
     AMX_PARTS,
     PACKED,
     PACKED_BF16,
@@ -84,14 +85,24 @@ def _implementations(task: Task, strict_numerics: bool, precision: str) -> list[
         return [direct] if short is None else [direct, short]
     names = [PACKED, *_SHORT.get(precision, [])]
     others = [packed(direct, task.constants, unit, name) for name in names]
-    if has_amx(task.target):
-        by_unit = {BF16: [AMX_BF16], FP32: [] if strict_numerics else [AMX_PARTS]}
-        names = by_unit.get(precision, [])
-        others += [amx_packed.packed(direct, task.constants, name) for name in names]
+    others += [
+        amx_packed.packed(direct, task.constants, name)
+        for name in _by_unit(task.target, strict_numerics, precision)
+    ]
     found = [direct, *(other for other in others if other is not None)]
     if not strict_numerics:
         found += [*winograd(direct, unit), *strassen(direct, task.constants, unit)]
     return found
+
+
+def _by_unit(target: TargetInfo, strict_numerics: bool, precision: str) -> list[str]:
+    """The names of the programs for the matrix unit of the CPU, if it has one."""
+    if precision == INT8:
+        return [AMX_INT8] if has_amx(target, amx_code.INT8) else []
+    if not has_amx(target):
+        return []
+    parts = [] if strict_numerics else [AMX_PARTS]
+    return [AMX_BF16] if precision == BF16 else parts
 
 
 def _alternative(task: Task, implementation: Implementation) -> Task:
