@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tlmd.workloads.sources import SourceModel
 
 ATTENTION, EXPANSIONS, WINDOWS = "attention", "expansions", "windows"
-KINDS = ("winograd", "packed", "strassen", ATTENTION, EXPANSIONS, WINDOWS)
+KINDS = ("winograd", "packed", "strassen", "amx", ATTENTION, EXPANSIONS, WINDOWS)
 _LOWERED = (ATTENTION, EXPANSIONS)  # without these a model has other tasks
 _DIRECT = "direct"
 

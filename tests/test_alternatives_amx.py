@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import math
 import subprocess
 import sys
@@ -35,7 +36,7 @@ from tlmd.measure.verify import tolerance
 from tlmd.model_spec import BF16, FP32, INT8, ModelSpec
 from tlmd.space.space import TaskSpace
 from tlmd.space.system_cpu import flags
-from tlmd.space.target import has_amx, resolve
+from tlmd.space.target import has_amx, has_bf16, resolve
 from tlmd.types import TargetInfo, Task
 from tlmd.workloads.alternatives import with_alternatives
 from tlmd.workloads.frontends import load_model
@@ -276,16 +277,22 @@ assert "tlmd_amx_bf16" in schedule.mod.script(show_meta=False)
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.parametrize("may", [True, False])
 def test_features_count_that_the_name_of_the_cpu_hides(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    may: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cpuinfo = tmp_path / "cpuinfo"
     cpuinfo.write_text("flags\t\t: fpu avx512_bf16 amx_bf16 amx_tile amx_int8 avx512f\n")
     shown = flags(cpuinfo)
     monkeypatch.setattr("tlmd.space.target.flags", lambda: shown)
-    monkeypatch.setattr("tlmd.space.target.codegen.llvm_get_system_cpu", lambda: "rocketlake")
+    monkeypatch.setattr("tlmd.space.target.may_use_matrix_unit", lambda: may)
+    name = "tlmd.space.target.codegen.llvm_get_system_cpu"
+    monkeypatch.setattr(name, lambda: "rocketlake")
+    amx_features = ["+amx-tile", "+amx-bf16", "+amx-int8"] if may else []
     hidden = resolve("native")
-    assert '"mattr":["+avx512bf16","+amx-tile","+amx-bf16","+amx-int8"]' in hidden.spec
-    assert has_amx(hidden)
-    monkeypatch.setattr("tlmd.space.target.codegen.llvm_get_system_cpu", lambda: "sapphirerapids")
-    assert "mattr" not in resolve("native").spec
+    assert json.loads(hidden.spec)["mattr"] == ["+avx512bf16", *amx_features]
+    assert has_amx(hidden) == may and has_bf16(hidden)
+    monkeypatch.setattr(name, lambda: "sapphirerapids")
+    named = resolve("native")
+    assert json.loads(named.spec).get("mattr", []) == ([] if may else ["-amx-tile"])
+    assert has_amx(named) == may

@@ -60,7 +60,8 @@ def add_model(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--strict-numerics",
         action="store_true",
-        help="only programs that compute as the model says; no Winograd, no Strassen",
+        help="only programs that compute as the model says: no Winograd, no Strassen, and no "
+        "products of bfloat16 parts by a matrix unit",
     )
     parser.add_argument(
         "--precision",

@@ -22,9 +22,11 @@ _SYSFS = Path("/sys/devices/system/cpu")
 def processor(context: CheckContext) -> Iterator[Finding]:
     """Check the CPU, the run cores and the governor of their clock."""
     from tlmd.space.system_cpu import cpu_model
+    from tlmd.space.target import has_amx
 
     cores, target = context.slot()
-    vectors = f"{target.isa}, {target.vector_bits}-bit vectors"
+    unit = ", a matrix unit" if has_amx(target) else ""
+    vectors = f"{target.isa}, {target.vector_bits}-bit vectors{unit}"
     detail = f"{cpu_model()}: {vectors}; fingerprint {target.fingerprint}"
     yield Finding("cpu", OK, detail)
     threads = len(os.sched_getaffinity(0))

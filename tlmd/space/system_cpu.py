@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import ctypes
+import functools
 import os
 import platform
 import re
+import sys
 from pathlib import Path
 
 CPUINFO = Path("/proc/cpuinfo")
+_ASK = 158, 0x1023, 18
 
 
 def cpu_model() -> str:
@@ -29,3 +33,14 @@ def flags(cpuinfo: Path = CPUINFO) -> set[str]:
         return set()
     match = re.search(r"^(?:flags|Features)\s*:(.*)$", text, re.MULTILINE)
     return set(match[1].replace("_", "").split()) if match else set()
+
+
+@functools.cache
+def may_use_matrix_unit() -> bool:
+    """Whether Linux lets this process use Intel's AMX, which it does for all that ask.
+
+    Sandboxes may forbid to ask (``arch_prctl(ARCH_REQ_XCOMP_PERM, XTILEDATA)``).
+    """
+    if sys.platform != "linux" or platform.machine() != "x86_64":
+        return False
+    return int(ctypes.CDLL(None).syscall(*_ASK)) == 0

@@ -16,7 +16,7 @@ from tlmd.alternatives import amx, bfloat16, int8
 from tlmd.alternatives.amx_code import BF16
 from tlmd.alternatives.kernel import VectorUnit
 from tlmd.errors import BadInput
-from tlmd.space.system_cpu import cpu_model, flags
+from tlmd.space.system_cpu import cpu_model, flags, may_use_matrix_unit
 from tlmd.types import TargetInfo, content_hash
 
 # Widest first. The first one that the CPU has gives the ISA token and the vector bits.
@@ -91,20 +91,25 @@ def _has(info: TargetInfo, feature: str, vector_bits: int) -> bool:
 
 def _native(cores: int) -> TargetInfo:
     config = {"kind": "llvm", "mcpu": codegen.llvm_get_system_cpu(), "num-cores": cores}
-    if unnamed := _unnamed_features(tvm.target.Target(config)):
-        config["mattr"] = [f"+{feature}" for feature in unnamed]
+    if changed := _changed_features(tvm.target.Target(config)):
+        config["mattr"] = changed
     return _describe(tvm.target.Target(config))
 
 
-def _unnamed_features(target: Any) -> list[str]:
+def _changed_features(target: Any) -> list[str]:
     """What this machine's CPU can do and tlmd uses, but LLVM's CPU of that name cannot.
 
-    Virtual machines may hide the model of the CPU; LLVM then names an older one.
+    Virtual machines may hide the model of the CPU; LLVM then names an older one. And without its
+    matrix unit where the system forbids to use it.
     """
     if architecture("") != "x86_64":
         return []
     named, here = _features(target), flags()
-    return [f for f in _USED if f not in named and f.replace("-", "") in here]
+    added = [f for f in _USED if f not in named and f.replace("-", "") in here]
+    if may_use_matrix_unit():
+        return [f"+{feature}" for feature in added]
+    forbidden = ["-amx-tile"] if "amx-tile" in named else []
+    return [*(f"+{feature}" for feature in added if "amx" not in feature), *forbidden]
 
 
 def _describe(target: Any) -> TargetInfo:
