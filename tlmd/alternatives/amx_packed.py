@@ -12,7 +12,7 @@ it, and the weights of what it has twice are zero.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from operator import add
@@ -44,7 +44,7 @@ from tlmd.alternatives.transforms import (
 )
 from tlmd.alternatives.words import WORD
 
-MATRIX, PRODUCED = "amx_matrix", "amx_products"
+ROUNDED, MATRIX, PRODUCED = "amx_rounded", "amx_matrix", "amx_products"
 _MOST_FILLED = 1.5  # numbers in rows of tiles over numbers that are needed
 
 
@@ -135,20 +135,15 @@ def _stages(found: Contraction, kind: _Numbers) -> Any:
     padded, panel = multiple(rows, EDGE), EDGE * _columns_of_tiles(rows, columns)
     *taps, channels = shape_of(found.weights.source)[:-1]
     count = kind.elements(channels)
-    elements = math.prod(taps) * in_tiles(count, kind.of_a_row)
     data = te.placeholder(long(shape_of(found.data.source)), kind.given, name="data")
+    elements = math.prod(taps) * in_tiles(count, kind.of_a_row)
     panels, depth = -(-columns // panel), elements // amx.BYTES[kind.numbers]
     weights = te.placeholder(long((panels, depth, kind.parts, panel)), WORD, name="weights")
 
-    def element(row: Any, part: Any, index: Any) -> Any:
-        at = unflattened(clamped(row, rows, padded), outer)
-        *tap, place = unflattened(index, [*taps, in_tiles(count, kind.of_a_row)])
+    width = in_tiles(count, kind.of_a_row)
 
-        def number(channel: Any) -> Any:
-            values = zip([*found.spatial[:-1], *found.reduction], [*at, *tap, channel], strict=True)
-            pairs = list(values)
-            return data[tuple(substituted(one, pairs) for one in found.data.indices)]
-
+    def made(number: Callable[[Any], Any], part: Any, place: Any) -> Any:
+        """An element of the matrix from the numbers of channels."""
         first = _overlapping(place, count, kind.of_a_row)
         if kind.numbers == INT8:
             return number(first)
@@ -157,6 +152,23 @@ def _stages(found: Contraction, kind: _Numbers) -> Any:
             return bfloat16.pair(*both)
         rests = bfloat16.pair(*map(bfloat16.rest, both))
         return tirx.Select(part == 0, bfloat16.pair(*both), rests)
+
+    # What several taps read is rounded only once.
+    is_first = kind.numbers == BF16 and math.prod(taps) > 1
+    rounded = te.compute(
+        long((*shape_of(found.data.source)[:-1], kind.parts, width)),
+        lambda *at: made(lambda channel: data[(*at[:-2], channel)], *at[-2:]),
+        name=ROUNDED,
+    )
+
+    def element(row: Any, part: Any, index: Any) -> Any:
+        at = unflattened(clamped(row, rows, padded), outer)
+        *tap, place = unflattened(index, [*taps, width])
+        values = list(zip([*found.spatial[:-1], *found.reduction[:-1]], [*at, *tap], strict=True))
+        read = [substituted(one, values) for one in found.data.indices[:-1]]
+        if is_first:
+            return rounded[(*read, part, place)]
+        return made(lambda channel: data[(*read, channel)], part, place)
 
     matrix = te.compute(long((padded, kind.parts, elements)), element, name=MATRIX)
     k = axis(depth, "k")

@@ -39,8 +39,10 @@ def by_rows(program: StageSchedule) -> None:
 
 def _schedule(program: StageSchedule, makes_block: bool) -> None:
     schedule = program.schedule
-    for one in program.names[: program.names.index(stages.MATRIX)]:
-        schedule.compute_inline(program.block(one))
+    before = program.names[: program.names.index(stages.MATRIX)]
+    for one in before:
+        if one != stages.ROUNDED:
+            schedule.compute_inline(program.block(one))
     products = program.block(stages.PRODUCED)
     kernel, blocks = _kernel(program, products)
     rows, columns, words = schedule.get_loops(products)
@@ -66,7 +68,11 @@ def _schedule(program: StageSchedule, makes_block: bool) -> None:
     kernel.register()
     inner = schedule.blockize(row)
     schedule.annotate(inner, "meta_schedule.auto_tensorize", kernel.dot)
-    _make_matrix(program, kernel.numbers)
+    each = BYTES[kernel.numbers]
+    for one in (stages.ROUNDED, stages.MATRIX) if stages.ROUNDED in before else (stages.MATRIX,):
+        _make(program, one, EDGE * each)
+    matrix = program.block(stages.MATRIX)
+    schedule.storage_align(matrix, 0, 0, _ALIGNED * each, _APART * each)
 
 
 def _kernel(program: StageSchedule, products: Any) -> tuple[Kernel, int]:
@@ -94,13 +100,11 @@ def _write(program: StageSchedule, at: Any) -> None:
     schedule.vectorize(lane)
 
 
-def _make_matrix(program: StageSchedule, numbers: str) -> None:
-    """Make the matrix by whole vectors, all parts of a number together."""
-    schedule, matrix = program.schedule, program.block(stages.MATRIX)
-    *_, part, element = schedule.get_loops(matrix)
-    each = BYTES[numbers]
-    vector, lane = schedule.split(element, [None, EDGE * each])
+def _make(program: StageSchedule, name: str, width: int) -> None:
+    """Make a stage by whole vectors, all parts of a number together."""
+    schedule, block = program.schedule, program.block(name)
+    *_, part, element = schedule.get_loops(block)
+    vector, lane = schedule.split(element, [None, width])
     schedule.reorder(vector, part, lane)
     schedule.unroll(part)
     schedule.vectorize(lane)
-    schedule.storage_align(matrix, 0, 0, _ALIGNED * each, _APART * each)
