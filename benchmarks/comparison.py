@@ -26,6 +26,7 @@ DATA = {
     "Zen 5": _HERE / "data" / "end_to_end.json",
     "Zen 4": _HERE / "data" / "end_to_end_zen4.json",
     "Zen 3": _HERE / "data" / "end_to_end_zen3.json",
+    "Granite Rapids": _HERE / "data" / "end_to_end_granite_rapids.json",
     "Emerald Rapids": _HERE / "data" / "end_to_end_emerald_rapids.json",
 }
 

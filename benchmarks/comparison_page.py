@@ -54,7 +54,10 @@ different commits, those of one core mostly while another program used the other
 - **tuning**: how long the whole `tlmd tune` took.
 - In bfloat16 the others compute in bfloat16, too, but ONNX Runtime, which cannot on CPUs. In int8
   PyTorch and torch.compile compute in float32.
-- Zen 5, 4 and 3: AMD EPYC. Emerald Rapids: Intel Xeon, with PyTorch 2.11 and ONNX Runtime 1.30."""
+- Zen 5, 4 and 3: AMD EPYC. Granite and Emerald Rapids: Intel Xeon. The first one hides its model;
+  its caches are those of Granite Rapids. The second one was before tlmd used
+  [the matrix unit](alternatives.md#the-matrix-unit-of-intel-cpus), with PyTorch 2.11 and ONNX
+  Runtime 1.30."""
 _STOCK = (
     "Beside MetaSchedule, which tuned the whole model for as long as tlmd did, and went on until"
     " each task had results, sixteen trials at a time. MetaSchedule does not look at what its"

@@ -29,7 +29,7 @@ from tests.alternative_programs import check_random_candidates, direct_outputs, 
 from tlmd.alternatives import amx, amx_code, amx_packed, bfloat16
 from tlmd.alternatives.contraction import substituted
 from tlmd.alternatives.prefetch import with_prefetches
-from tlmd.alternatives.product_loops import built_loops, weights_of
+from tlmd.alternatives.product_loops import built_loops, find
 from tlmd.alternatives.transforms import AMX_BF16, AMX_INT8, AMX_PARTS, in_tiles, transform
 from tlmd.alternatives.words import registration
 from tlmd.measure.verify import tolerance
@@ -155,14 +155,14 @@ def test_kernels_prefetch_the_next_block_of_weights() -> None:
     *_, largest = sorted(made_for_unit(WITH_UNIT, FP32), key=lambda task: task.flops)
     space = TaskSpace(largest)
     final = space.finish(space.random(Random(0), 0)).mod
-    found = weights_of(with_prefetches(final)["main"], (amx_packed.PRODUCED,))
+    found = find(with_prefetches(final)["main"], (amx_packed.PRODUCED,))
     assert found is not None
-    loops, read, at = found
-    loops = built_loops(loops)
+    loops, read, at = built_loops(found.around), found.read, found.at
     calls: list[Any] = []
     tvm_ffi.structural_walk(final["main"].body, (tirx.Evaluate, calls.append))
     (before,) = (call.value for call in calls if hasattr(call.value, "args"))
-    assert int(before.args[-1]) == 0
+    assert int(before.args[-1]) == 0 and "amx_products_init" in final.script(show_meta=False)
+    assert "amx_products_init" not in with_prefetches(final).script(show_meta=False)
     calls.clear()
     tvm_ffi.structural_walk(with_prefetches(final)["main"].body, (tirx.Evaluate, calls.append))
     (after,) = (call.value for call in calls if hasattr(call.value, "args"))

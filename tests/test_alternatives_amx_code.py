@@ -26,7 +26,7 @@ class Unit:
     def __init__(self, memory: dict[str, Any], values: dict[str, int]) -> None:
         self.memory = memory
         self.values: dict[str, Any] = {name: (name, 0) for name in memory} | values
-        self.registers = {number: np.zeros((16, 16)) for number in range(8)}
+        self.registers = {number: np.full((16, 16), np.nan) for number in range(8)}
         self.loads = 0
 
     def execute(self, lines: list[str]) -> None:
@@ -40,6 +40,8 @@ class Unit:
             elif "llvm.x86.tdp" in line:
                 total, data, weights = map(int, words[4::2])
                 self.registers[total] += self.registers[data] @ self.registers[weights]
+            elif "tilezero" in line:
+                self.registers[int(words[4])] = np.zeros((16, 16))
             elif "call void @llvm.x86.tile" in line and "release" not in line:
                 self._move("load" in line, int(words[4]), words[6], words[8])
 
@@ -57,8 +59,10 @@ class Unit:
 
 
 @settings(deadline=None)
-@given(kernels, st.integers(0, 3))
-def test_the_code_of_a_kernel_adds_all_products(kernel: amx.Kernel, apart: int) -> None:
+@given(kernels, st.integers(0, 3), st.booleans())
+def test_the_code_of_a_kernel_adds_all_products(
+    kernel: amx.Kernel, apart: int, has_sums: bool
+) -> None:
     rng = np.random.default_rng(0)
     rows, columns, words = kernel.rows * 16, kernel.columns * 16, kernel.steps * 16
     c = rng.random((rows, columns + apart))
@@ -69,7 +73,10 @@ def test_the_code_of_a_kernel_adds_all_products(kernel: amx.Kernel, apart: int) 
     text = kernel.imported.partition("start:\n")[2]
     start, turn, done = re.split(r"\n(?:turn|done):\n", text)
     turn = turn.partition("products:\n")[2]
-    unit.execute(start.splitlines())
+    zeros, sums = start.partition("zeros:\n")[2].split("sums:\n")
+    unit.execute(
+        [*start.partition("zeros:\n")[0].splitlines(), *(sums if has_sums else zeros).splitlines()]
+    )
     for step in range(kernel.steps):
         unit.values["step"] = step
         before = unit.loads
@@ -77,6 +84,8 @@ def test_the_code_of_a_kernel_adds_all_products(kernel: amx.Kernel, apart: int) 
     of_a_step = unit.loads - before
     unit.execute(done.splitlines())
     parts = a[:, : kernel.parts * words].reshape(rows, kernel.parts, words)
+    if not has_sums:
+        c[:, :columns] = 0
     c[:, :columns] += sum(parts[:, i] @ b[:, j] for i, j in amx_code.PRODUCTS[kernel.parts])
     np.testing.assert_allclose(unit.memory["c"].reshape(c.shape), c)
     tiles = kernel.parts * (kernel.rows + kernel.columns)

@@ -74,6 +74,7 @@ class Kernel:
                 T.truncdiv(a_part, T.int64({BYTES[self.numbers]})),
                 T.address_of(b[0, 0, 0]),
                 b_row,
+                T.int64(1),
                 T.address_of(b[0, 0, 0]),
                 T.int64(0),
             )

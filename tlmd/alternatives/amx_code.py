@@ -32,6 +32,7 @@ _FUNCTION = """
 @tlmd_amx_has_asked = linkonce_odr global i8 0
 declare void @llvm.x86.ldtilecfg(ptr)
 declare void @llvm.x86.tilerelease()
+declare void @llvm.x86.tilezero(i8 immarg)
 declare void @llvm.x86.tileloadd64(i8 immarg, ptr, i64)
 declare void @llvm.x86.tilestored64(i8 immarg, ptr, i64)
 declare void @llvm.x86.{instruction}(i8 immarg, i8 immarg, i8 immarg)
@@ -49,9 +50,8 @@ ask:
   br label %start
 start:
   call void @llvm.x86.ldtilecfg(ptr @tlmd_amx_shape)
-{loads}  br label %turn
-turn:
-  %step = phi i64 [ 0, %start ], [ %next, {end} ]
+{loads}turn:
+  %step = phi i64 [ 0, {before} ], [ %next, {end} ]
 {turn}  %next = add i64 %step, 1
   %is_last = icmp eq i64 %next, %steps
   br i1 %is_last, label %done, label %turn
@@ -62,8 +62,17 @@ done:
 """
 _PARAMETERS = (
     ", ptr %c, i64 %c_row, ptr %a, i64 %a_row, i64 %a_part, ptr %b, i64 %b_row"
-    ", ptr %following, i64 %lines"
+    ", i64 %has_sums, ptr %following, i64 %lines"
 )
+_SUMS = """  %begins_at_zero = icmp eq i64 %has_sums, 0
+  br i1 %begins_at_zero, label %zeros, label %sums
+zeros:
+{zeros}  br label %begin
+sums:
+{loads}  br label %begin
+begin:
+  br label %turn
+"""
 _PREFETCHES = f"""
   %has_none = icmp eq i64 %lines, 0
   br i1 %has_none, label %products, label %first
@@ -92,8 +101,9 @@ def code(name: str, numbers: str, rows: int, columns: int, parts: int) -> str:
 
     Its arguments are addresses of sums, data and weights, and strides in words: `c_row`, `a_row`
     and `b_row` of rows, `a_part` of the parts of the data. Those of the weights lie one after the
-    other. `steps`: tiles of each row of tiles of data. In each step it prefetches so many `lines`
-    after `following`. `numbers`: `BF16`, or `INT8` with data that have no sign.
+    other. `steps`: tiles of each row of tiles of data. `has_sums` is 0 where sums begin at zero. In
+    each step it prefetches so many `lines` after `following`. `numbers`: `BF16`, or `INT8` with
+    data that have no sign.
     """
     tiles = list(itertools.product(range(rows), range(columns)))
 
@@ -103,12 +113,16 @@ def code(name: str, numbers: str, rows: int, columns: int, parts: int) -> str:
             yield _address(at, "c", ("c_row", row * EDGE), ("", column * EDGE))
             yield f"  call void @llvm.x86.{instruction}64(i8 {number}, ptr %{at}, i64 %c_bytes)\n"
 
+    zeros = "".join(
+        f"  call void @llvm.x86.tilezero(i8 {number})\n" for number in range(len(tiles))
+    )
     return _FUNCTION.format(
         name=name,
         shape=_TEXT,
         instruction=_INSTRUCTIONS[numbers],
         parameters=_PARAMETERS,
-        loads="".join([_BYTES, *moved("tileloadd")]),
+        loads=_BYTES + _SUMS.format(zeros=zeros, loads="".join(moved("tileloadd"))),
+        before="%begin",
         turn="".join([_PREFETCHES, *_turn(_INSTRUCTIONS[numbers], rows, columns, parts)]),
         end="%products",
         stores="".join(moved("tilestored")),
@@ -119,9 +133,16 @@ def peak_code(numbers: str) -> str:
     """A function that only multiplies, `steps` times."""
     pairs, instruction = itertools.product(_DATA, _WEIGHTS), _INSTRUCTIONS[numbers]
     turn = "".join(_product(instruction, number, *pair) for number, pair in enumerate(pairs))
-    empty = dict.fromkeys(("parameters", "loads", "stores"), "")
     return _FUNCTION.format(
-        name=PEAK, shape=_TEXT, instruction=instruction, turn=turn, end="%turn", **empty
+        name=PEAK,
+        shape=_TEXT,
+        instruction=instruction,
+        parameters="",
+        loads="  br label %turn\n",
+        before="%start",
+        turn=turn,
+        end="%turn",
+        stores="",
     )
 
 

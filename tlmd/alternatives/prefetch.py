@@ -22,15 +22,15 @@ import tvm_ffi
 from tvm import tirx
 from tvm.ir import IRModule
 
-from tlmd.alternatives import amx_prefetch
+from tlmd.alternatives import amx_calls
 from tlmd.alternatives.contraction import flattened, substituted, unflattened
 from tlmd.alternatives.product_loops import (
     LOOPS,
     built_loops,
     changes,
     extent,
+    find,
     following,
-    weights_of,
 )
 from tlmd.alternatives.sketches import PRODUCTS
 
@@ -83,12 +83,15 @@ class _ProductLoops:
 
 
 def with_prefetches(module: IRModule) -> IRModule:
-    """A module of scheduled programs, in which those of alternatives prefetch their weights."""
+    """A module of scheduled programs, in which those of alternatives prefetch their weights.
+
+    Those for the matrix unit call its kernels as `amx_calls` says.
+    """
     made = module.clone()
     for variable, function in module.functions_items():
         if not isinstance(function, tirx.PrimFunc):
             continue
-        nest, by_unit = _product_loops(function), amx_prefetch.prefetching(function)
+        nest, by_unit = _product_loops(function), amx_calls.changed(function)
         if nest is not None:
             made.update_func(variable, function.with_body(_prefetching(function.body, nest)))
         elif by_unit is not None:
@@ -98,19 +101,18 @@ def with_prefetches(module: IRModule) -> IRModule:
 
 def _product_loops(function: Any) -> _ProductLoops | None:
     """None where a program has no such products, or no panel of weights stays in the cache."""
-    found = weights_of(function, PRODUCTS)
+    found = find(function, PRODUCTS)
     if found is None:
         return None
-    around, read, at = found
-    loops = built_loops(around)
-    changed = [changes(at, loop) for loop in loops]
+    loops = built_loops(found.around)
+    changed = [changes(found.at, loop) for loop in loops]
     grouped = itertools.groupby(zip(changed, loops, strict=True), key=operator.itemgetter(0))
     runs = [[loop for _, loop in run] for _, run in grouped]
     if len(runs) < 3 or not changed[-1]:
         return None
     outer = [loop for run in runs[:-2] for loop in run]
-    unrolled = [loop for loop in around if loop.kind not in LOOPS]
-    nest = _ProductLoops(read, at, outer, runs[-2], runs[-1], unrolled)
+    unrolled = [loop for loop in found.around if loop.kind not in LOOPS]
+    nest = _ProductLoops(found.read, found.at, outer, runs[-2], runs[-1], unrolled)
     return nest if nest.panel_bytes() <= _MOST_BYTES else None
 
 

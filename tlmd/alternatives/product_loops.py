@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from tvm import tirx
@@ -16,21 +17,34 @@ LOOPS = (tirx.ForKind.SERIAL, tirx.ForKind.PARALLEL)
 """Those that are loops in the built program, too."""
 
 
-def weights_of(function: Any, names: Sequence[str]) -> tuple[list[Any], Any, list[Any]] | None:
-    """The loops around the products, the region of weights that these read, and its first indices.
+@dataclass(frozen=True)
+class Products:
+    """The products of a program."""
 
-    `names`: what the name of their block may begin with. None where there are no such products.
-    """
+    around: list[Any]
+    """The loops around them, the outermost one first."""
+
+    block: Any
+    read: Any
+    """The region of the weights that is read."""
+
+    at: list[Any]
+    """Its first indices, of the variables of the loops."""
+
+
+def find(function: Any, names: Sequence[str]) -> Products | None:
+    """The products in a block whose name begins with one of these; None without any."""
     *around, products = _path(function.body, tuple(names)) or [None]
     if products is None or not products.block.reads:
         return None
-    read = products.block.reads[-1]
-    bound = zip(products.block.iter_vars, products.iter_values, strict=True)
+    block = products.block
+    read = block.reads[-1]
+    bound = zip(block.iter_vars, products.iter_values, strict=True)
     values = [(one.var, value) for one, value in bound]
     # A loop of one turn may be inside of the loop that fetches.
     single = [(loop.loop_var, loop.min) for loop in around if extent(loop) == 1]
     at = [substituted(substituted(side.min, values), single) for side in read.region]
-    return around, read, at
+    return Products(around, block, read, at)
 
 
 def built_loops(around: Sequence[Any]) -> list[Any]:
