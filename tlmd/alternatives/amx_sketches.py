@@ -59,6 +59,18 @@ def _schedule(program: StageSchedule, makes_block: bool) -> None:
         schedule.compute_at(program.block(stages.MATRIX), block, preserve_unit_loops=True)
     _write(program, chunk if blocks > 1 else tile)
     outermost = block if makes_block else schedule.fuse(block, chunk)
+    _call(program, kernel, products, (outermost, depth, row))
+    each = BYTES[kernel.numbers]
+    for one in (stages.ROUNDED, stages.MATRIX) if stages.ROUNDED in before else (stages.MATRIX,):
+        _make(program, one, EDGE * each)
+    matrix = program.block(stages.MATRIX)
+    schedule.storage_align(matrix, 0, 0, _ALIGNED * each, _APART * each)
+
+
+def _call(program: StageSchedule, kernel: Kernel, products: Any, loops: tuple[Any, ...]) -> None:
+    """Call the kernel in its loop; `loops`: the outermost one, that of the blocks of the sum, and
+    the first one of the kernel."""
+    schedule, (outermost, depth, row) = program.schedule, loops
     # TVM's postprocessors would do this after the zeros are separated, and then it is refused.
     schedule.parallel(outermost)
     schedule.annotate(outermost, "pragma_import_llvm", kernel.imported)
@@ -68,11 +80,6 @@ def _schedule(program: StageSchedule, makes_block: bool) -> None:
     kernel.register()
     inner = schedule.blockize(row)
     schedule.annotate(inner, "meta_schedule.auto_tensorize", kernel.dot)
-    each = BYTES[kernel.numbers]
-    for one in (stages.ROUNDED, stages.MATRIX) if stages.ROUNDED in before else (stages.MATRIX,):
-        _make(program, one, EDGE * each)
-    matrix = program.block(stages.MATRIX)
-    schedule.storage_align(matrix, 0, 0, _ALIGNED * each, _APART * each)
 
 
 def _kernel(program: StageSchedule, products: Any) -> tuple[Kernel, int]:
