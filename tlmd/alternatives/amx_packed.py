@@ -147,11 +147,14 @@ def _stages(found: Contraction, kind: _Numbers) -> Any:
         first = _overlapping(place, count, kind.of_a_row)
         if kind.numbers == INT8:
             return number(first)
-        both = number(first), number(first + count)
-        if kind.parts == 1:
-            return bfloat16.pair(*both)
-        rests = bfloat16.pair(*map(bfloat16.rest, both))
-        return tirx.Select(part == 0, bfloat16.pair(*both), rests)
+        # Bound, because a number may be a choice between an element and the padding.
+        names = [tirx.Var(name, kind.given) for name in ("lower", "upper")]
+        pair = bfloat16.pair(*names)
+        if kind.parts > 1:
+            pair = tirx.Select(part == 0, pair, bfloat16.pair(*map(bfloat16.rest, names)))
+        for name, channel in zip(names, (first, first + count), strict=True):
+            pair = tirx.Let(name, number(channel), pair)
+        return pair
 
     # What several taps read is rounded only once.
     is_first = kind.numbers == BF16 and math.prod(taps) > 1
