@@ -64,11 +64,6 @@ class _Numbers:
         return "float32" if self.numbers == BF16 else "uint8"
 
     @property
-    def made(self) -> str:
-        """The dtype of the matrix."""
-        return WORD if self.numbers == BF16 else "uint8"
-
-    @property
     def of_a_row(self) -> int:
         """Elements of the matrix in a row of a tile."""
         return PAIRS_OF_A_ROW if self.numbers == BF16 else BYTES_OF_A_ROW
@@ -77,7 +72,22 @@ class _Numbers:
         """Elements of the matrix that channels need."""
         return channels // 2 if self.numbers == BF16 else channels
 
+    def element(self, number: Callable[[Any], Any], count: int, part: Any, place: Any) -> Any:
+        """An element of the matrix, of a tap with `count` of them, from the numbers of channels."""
+        first = _overlapping(place, count, self.of_a_row)
+        if self.numbers == INT8:
+            return number(first)
+        # Bound, because a number may be a choice between an element and the padding.
+        names = [tirx.Var(name, self.given) for name in ("lower", "upper")]
+        pair = bfloat16.pair(*names)
+        if self.parts > 1:
+            pair = tirx.Select(part == 0, pair, bfloat16.pair(*map(bfloat16.rest, names)))
+        for name, channel in zip(names, (first, first + count), strict=True):
+            pair = tirx.Let(name, number(channel), pair)
+        return pair
+
     def product(self, matrix: Any, row: Any, part: int, word: Any, weights: Any) -> Any:
+        """The products of a word of the matrix and one of the weights, added."""
         if self.numbers == BF16:
             return bfloat16.product(matrix[row, part, word], weights)
         return int8.product([matrix[row, part, word * int8.QUAD + i] for i in range(4)], weights)
@@ -131,36 +141,47 @@ def _columns_of_tiles(rows: int, columns: int) -> int:
 def _stages(found: Contraction, kind: _Numbers) -> Any:
     """The function ``(data, weights, output)`` of the GEMM, and of writing its result."""
     *outer, columns = shape_of(found.output)
-    rows = math.prod(outer)
-    padded, panel = multiple(rows, EDGE), EDGE * _columns_of_tiles(rows, columns)
+    panel = EDGE * _columns_of_tiles(math.prod(outer), columns)
+    panels = -(-columns // panel)
+    data = te.placeholder(long(shape_of(found.data.source)), kind.given, name="data")
+    matrix = _matrix(found, kind, data)
+    rows, parts, elements = (int(extent) for extent in matrix.shape)
+    depth = elements // amx.BYTES[kind.numbers]
+    weights = te.placeholder(long((panels, depth, parts, panel)), WORD, name="weights")
+    k = axis(depth, "k")
+
+    def value(row: Any, column: Any) -> Any:
+        chosen, place = column // panel, column % panel
+        terms = (
+            kind.product(matrix, row, a, k.var, weights[chosen, k.var, b, place])
+            for a, b in PRODUCTS[parts]
+        )
+        return te.sum(reduce(add, terms), axis=[k])
+
+    products = te.compute(long((rows, panels * panel)), value, name=PRODUCED)
+    placed = te.compute(
+        long((*outer, columns)),
+        lambda *at: products[flattened(at[:-1], outer), at[-1]],
+        name=PLACED,
+    )
+    return te.create_prim_func([data, weights, placed])
+
+
+def _matrix(found: Contraction, kind: _Numbers, data: Any) -> Any:
+    """The data as ``[rows, parts, elements]``; what several taps read is rounded only once."""
+    outer = shape_of(found.output)[:-1]
     *taps, channels = shape_of(found.weights.source)[:-1]
     count = kind.elements(channels)
-    data = te.placeholder(long(shape_of(found.data.source)), kind.given, name="data")
-    elements = math.prod(taps) * in_tiles(count, kind.of_a_row)
-    panels, depth = -(-columns // panel), elements // amx.BYTES[kind.numbers]
-    weights = te.placeholder(long((panels, depth, kind.parts, panel)), WORD, name="weights")
-
     width = in_tiles(count, kind.of_a_row)
+    rows, padded = math.prod(outer), multiple(math.prod(outer), EDGE)
 
-    def made(number: Callable[[Any], Any], part: Any, place: Any) -> Any:
-        """An element of the matrix from the numbers of channels."""
-        first = _overlapping(place, count, kind.of_a_row)
-        if kind.numbers == INT8:
-            return number(first)
-        # Bound, because a number may be a choice between an element and the padding.
-        names = [tirx.Var(name, kind.given) for name in ("lower", "upper")]
-        pair = bfloat16.pair(*names)
-        if kind.parts > 1:
-            pair = tirx.Select(part == 0, pair, bfloat16.pair(*map(bfloat16.rest, names)))
-        for name, channel in zip(names, (first, first + count), strict=True):
-            pair = tirx.Let(name, number(channel), pair)
-        return pair
+    def made(before: Sequence[Any], part: Any, place: Any) -> Any:
+        return kind.element(lambda channel: data[(*before, channel)], count, part, place)
 
-    # What several taps read is rounded only once.
-    is_first = kind.numbers == BF16 and math.prod(taps) > 1
+    is_rounded = kind.numbers == BF16 and math.prod(taps) > 1
     rounded = te.compute(
         long((*shape_of(found.data.source)[:-1], kind.parts, width)),
-        lambda *at: made(lambda channel: data[(*at[:-2], channel)], *at[-2:]),
+        lambda *at: made(at[:-2], *at[-2:]),
         name=ROUNDED,
     )
 
@@ -168,29 +189,11 @@ def _stages(found: Contraction, kind: _Numbers) -> Any:
         at = unflattened(clamped(row, rows, padded), outer)
         *tap, place = unflattened(index, [*taps, width])
         values = list(zip([*found.spatial[:-1], *found.reduction[:-1]], [*at, *tap], strict=True))
-        read = [substituted(one, values) for one in found.data.indices[:-1]]
-        if is_first:
-            return rounded[(*read, part, place)]
-        return made(lambda channel: data[(*read, channel)], part, place)
+        before = [substituted(one, values) for one in found.data.indices[:-1]]
+        return rounded[(*before, part, place)] if is_rounded else made(before, part, place)
 
-    matrix = te.compute(long((padded, kind.parts, elements)), element, name=MATRIX)
-    k = axis(depth, "k")
-
-    def value(row: Any, column: Any) -> Any:
-        chosen, place = column // panel, column % panel
-        terms = (
-            kind.product(matrix, row, a, k.var, weights[chosen, k.var, b, place])
-            for a, b in PRODUCTS[kind.parts]
-        )
-        return te.sum(reduce(add, terms), axis=[k])
-
-    products = te.compute(long((padded, panels * panel)), value, name=PRODUCED)
-    placed = te.compute(
-        long((*outer, columns)),
-        lambda *at: products[flattened(at[:-1], outer), at[-1]],
-        name=PLACED,
-    )
-    return te.create_prim_func([data, weights, placed])
+    shape = padded, kind.parts, math.prod(taps) * width
+    return te.compute(long(shape), element, name=MATRIX)
 
 
 def _overlapping(place: Any, count: int, of_a_row: int) -> Any:
