@@ -9,12 +9,13 @@ import tvm
 from torch import nn
 from tvm import relax
 
-from tlmd.space.target import resolve, tvm_target
+from tests.alternative_programs import native_by_vectors
+from tlmd.space.target import tvm_target
 from tlmd.workloads import lowering
 from tlmd.workloads.alternatives import with_alternatives
 from tlmd.workloads.torch_frontend import from_module
 
-INFO = resolve("native", 1)
+INFO = native_by_vectors()
 
 
 class Residual(nn.Module):
