@@ -106,9 +106,10 @@ def _print(console: Console, result: Any) -> None:
             "--wait-quiet waits for quieter moments"
         )
     if result.out:
+        intrinsics = ", intrinsics.py" if (result.out / "intrinsics.py").exists() else ""
         lines.append(
             f"written to {escape(str(result.out))}: model.so, model.json, run.py, report.html, "
-            "summary.json, database_*.json"
+            f"summary.json, database_*.json{intrinsics}"
         )
     for line in lines:
         console.print(line, highlight=False)
