@@ -28,9 +28,10 @@ from benchmarks import onnx_models
 from tests.alternative_programs import check_random_candidates, direct_outputs, run
 from tlmd.alternatives import amx, amx_code, amx_packed, bfloat16
 from tlmd.alternatives.contraction import substituted
+from tlmd.alternatives.kernel import multiple
 from tlmd.alternatives.prefetch import with_prefetches
 from tlmd.alternatives.product_loops import built_loops, find
-from tlmd.alternatives.transforms import AMX_BF16, AMX_INT8, AMX_PARTS, in_tiles, transform
+from tlmd.alternatives.transforms import AMX_BF16, AMX_INT8, AMX_PARTS, transform
 from tlmd.alternatives.words import registration
 from tlmd.measure.verify import tolerance
 from tlmd.model_spec import BF16, FP32, INT8, ModelSpec
@@ -60,7 +61,7 @@ needs_amx = pytest.mark.skipif(not has_amx(INFO), reason="this CPU has no matrix
 )
 def test_the_parts_of_weights_are_nearly_the_weights(weights: Any, parts: int, width: int) -> None:
     taps, channels, columns = weights.shape
-    panels, half, words = -(-columns // width), channels // 2, in_tiles(channels // 2, 16)
+    panels, half, words = -(-columns // width), channels // 2, multiple(channels // 2, 16)
     assert words == 32  # 20 pairs, of which 4 are in the second tile, and twelve places overlap
     name = {1: AMX_BF16, 2: AMX_PARTS}[parts]
     got = transform(name, weights, (panels, taps * words, parts, width))
@@ -78,7 +79,7 @@ def test_the_parts_of_weights_are_nearly_the_weights(weights: Any, parts: int, w
 def test_bytes_of_weights_lie_in_whole_rows(taps: int, columns: int) -> None:
     rng = np.random.default_rng(taps * columns)
     weights = rng.integers(-128, 128, (taps, 100, columns), dtype=np.int8)
-    panels, quads = -(-columns // 32), in_tiles(100, 64) // 4
+    panels, quads = -(-columns // 32), multiple(100, 64) // 4
     got = transform(AMX_INT8, weights, (panels, taps * quads, 1, 32)).view(np.int8)
     found = got.reshape(panels, taps, quads, 32, 4).transpose(1, 2, 4, 0, 3)
     found = found.reshape(taps, 4 * quads, panels * 32)

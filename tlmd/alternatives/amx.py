@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from tlmd.alternatives import bfloat16, int8
 from tlmd.alternatives.amx_code import BF16, EDGE, INT8, NAME, PRODUCTS, code
-from tlmd.alternatives.words import WORD, register
+from tlmd.alternatives.words import WORD
 
 FEATURES = {BF16: ("amx-tile", "amx-bf16"), INT8: ("amx-tile", "amx-int8")}
 """What a CPU must have, by the numbers that it multiplies."""
@@ -85,10 +85,6 @@ class Kernel:
     def imported(self) -> str:
         """LLVM that a program which uses the intrinsic imports."""
         return code(self._function, self.numbers, self.rows, self.columns, self.parts)
-
-    def register(self) -> None:
-        """Register the intrinsic with TVM. Idempotent."""
-        register(self)
 
     @property
     def _function(self) -> str:

@@ -148,9 +148,8 @@ def peak_code(numbers: str) -> str:
 
 def _turn(instruction: str, rows: int, columns: int, parts: int) -> Iterator[str]:
     """The loads and products of one step."""
-    held: dict[
-        int, tuple[int, int]
-    ] = {}  # register -> the tile in it, the last one used longest ago
+    # Register -> the tile in it; the one that was used longest ago comes first.
+    held: dict[int, tuple[int, int]] = {}
     count = itertools.count()
 
     def register(of: tuple[int, ...], tile: tuple[int, int]) -> tuple[int, bool]:

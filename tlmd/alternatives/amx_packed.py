@@ -40,7 +40,6 @@ from tlmd.alternatives.transforms import (
     AMX_PARTS,
     BYTES_OF_A_ROW,
     PAIRS_OF_A_ROW,
-    in_tiles,
 )
 from tlmd.alternatives.words import WORD
 
@@ -90,7 +89,9 @@ class _Numbers:
         """The products of a word of the matrix and one of the weights, added."""
         if self.numbers == BF16:
             return bfloat16.product(matrix[row, part, word], weights)
-        return int8.product([matrix[row, part, word * int8.QUAD + i] for i in range(4)], weights)
+        return int8.product(
+            [matrix[row, part, word * int8.QUAD + i] for i in range(int8.QUAD)], weights
+        )
 
 
 _KINDS = {
@@ -123,7 +124,7 @@ def _fits(found: Contraction, kind: _Numbers) -> bool:
         return False
     is_along, count = indices[-1].same_as(found.reduction[-1]), kind.elements(channels)
     is_whole = channels % 2 == 0 and count >= kind.of_a_row
-    return is_along and is_whole and in_tiles(count, kind.of_a_row) <= _MOST_FILLED * count
+    return is_along and is_whole and multiple(count, kind.of_a_row) <= _MOST_FILLED * count
 
 
 def rows_of_tiles(rows: int, columns: int) -> int:
@@ -172,7 +173,7 @@ def _matrix(found: Contraction, kind: _Numbers, data: Any) -> Any:
     outer = shape_of(found.output)[:-1]
     *taps, channels = shape_of(found.weights.source)[:-1]
     count = kind.elements(channels)
-    width = in_tiles(count, kind.of_a_row)
+    width = multiple(count, kind.of_a_row)
     rows, padded = math.prod(outer), multiple(math.prod(outer), EDGE)
 
     def made(before: Sequence[Any], part: Any, place: Any) -> Any:

@@ -14,9 +14,9 @@ from tlmd.alternatives import amx_packed as stages
 from tlmd.alternatives.amx import BYTES, Kernel
 from tlmd.alternatives.amx_code import BF16, EDGE, INT8
 from tlmd.alternatives.contraction import dtype_of, shape_of
-from tlmd.alternatives.packed import PLACED, written_lanes
-from tlmd.alternatives.scheduling import Sketch, StageSchedule, as_matrix
-from tlmd.alternatives.words import WORD
+from tlmd.alternatives.packed_sketches import placed_at
+from tlmd.alternatives.scheduling import Sketch, StageSchedule
+from tlmd.alternatives.words import WORD, register
 
 _MOST_STEPS, _MOST_TILES, _MOST_PANELS = 48, 64, 64
 _ALIGNED, _APART = 32, 16  # words: rows begin in different sets of the first-level cache
@@ -77,7 +77,7 @@ def _call(program: StageSchedule, kernel: Kernel, products: Any, loops: tuple[An
     zeros = schedule.decompose_reduction(products, depth)
     _, lane = schedule.split(schedule.get_loops(zeros)[-1], [None, program.lanes])
     schedule.vectorize(lane)
-    kernel.register()
+    register(kernel)
     inner = schedule.blockize(row)
     schedule.annotate(inner, "meta_schedule.auto_tensorize", kernel.dot)
 
@@ -97,14 +97,8 @@ def _kernel(program: StageSchedule, products: Any) -> tuple[Kernel, int]:
 
 def _write(program: StageSchedule, at: Any) -> None:
     """Compute at the loop `at` what is done with the result, by whole vectors."""
-    schedule = program.schedule
-    last = program.block(program.inline_from(PLACED))
-    extents = program.extents(last)
-    schedule.transform_block_layout(last, as_matrix(extents))
-    schedule.reverse_compute_at(last, at, preserve_unit_loops=True)
-    column = schedule.get_loops(last)[-1]
-    _, lane = schedule.split(column, [None, written_lanes(extents[-1], program.lanes)])
-    schedule.vectorize(lane)
+    _, lane = placed_at(program, at)
+    program.schedule.vectorize(lane)
 
 
 def _make(program: StageSchedule, name: str, width: int) -> None:

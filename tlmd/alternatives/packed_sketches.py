@@ -156,15 +156,8 @@ def _finish(program: StageSchedule, nest: _GemmLoops, sums: Sequence[Any], at: A
 
     `sums`: the loops of the sum, the outermost one first.
     """
-    schedule = program.schedule
     row, vector, lane = nest.kernel
-    last = program.block(program.inline_from(stages.PLACED))
-    extents = program.extents(last)
-    schedule.transform_block_layout(last, as_matrix(extents))
-    schedule.reverse_compute_at(last, at, preserve_unit_loops=True)
-    _, column = schedule.get_loops(last)[-2:]
-    lanes = stages.written_lanes(extents[-1], program.lanes)
-    parts, written = schedule.split(column, [None, lanes])
+    parts, written = placed_at(program, at)
     program.kernel((parts,), written)
     words = _words(program)
     if words is None:
@@ -175,6 +168,22 @@ def _finish(program: StageSchedule, nest: _GemmLoops, sums: Sequence[Any], at: A
         _round(program)
     elif nest.made:
         _pad(program, nest.made)
+
+
+def placed_at(program: StageSchedule, at: Any) -> tuple[Any, Any]:
+    """Compute at the loop `at` what is done with the result.
+
+    Returns the loop over the vectors of a row, and the loop over their elements.
+    """
+    schedule = program.schedule
+    last = program.block(program.inline_from(stages.PLACED))
+    extents = program.extents(last)
+    schedule.transform_block_layout(last, as_matrix(extents))
+    schedule.reverse_compute_at(last, at, preserve_unit_loops=True)
+    column = schedule.get_loops(last)[-1]
+    lanes = stages.written_lanes(extents[-1], program.lanes)
+    parts, written = schedule.split(column, [None, lanes])
+    return parts, written
 
 
 def _products(program: StageSchedule) -> str:

@@ -91,11 +91,10 @@ def with_prefetches(module: IRModule) -> IRModule:
     for variable, function in module.functions_items():
         if not isinstance(function, tirx.PrimFunc):
             continue
-        nest, by_unit = _product_loops(function), amx_calls.changed(function)
-        if nest is not None:
-            made.update_func(variable, function.with_body(_prefetching(function.body, nest)))
-        elif by_unit is not None:
-            made.update_func(variable, function.with_body(by_unit))
+        nest = _product_loops(function)
+        body = amx_calls.changed(function) if nest is None else _prefetching(function.body, nest)
+        if body is not None:
+            made.update_func(variable, function.with_body(body))
     return made
 
 

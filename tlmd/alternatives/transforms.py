@@ -15,6 +15,8 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
+from tlmd.alternatives.kernel import multiple
+
 Matrix = NDArray[np.float64]
 
 
@@ -203,18 +205,13 @@ def transform(alternative: str, weights: NDArray[Any], shape: tuple[int, ...]) -
     return np.ascontiguousarray(found.reshape(shape).astype(weights.dtype))
 
 
-def in_tiles(numbers: int, of_a_row: int) -> int:
-    """As many numbers, or pairs, in whole rows of tiles of the matrix unit."""
-    return -(-numbers // of_a_row) * of_a_row
-
-
 def _overlapping(numbers: NDArray[Any], of_a_row: int) -> NDArray[Any]:
     """Numbers along axis 1 in whole rows of tiles, the last of which begins before the rest.
 
     What it has twice is zero in it.
     """
     count = numbers.shape[1]
-    missing, whole = in_tiles(count, of_a_row) - count, count // of_a_row * of_a_row
+    missing, whole = multiple(count, of_a_row) - count, count // of_a_row * of_a_row
     zeros = np.zeros((len(numbers), missing, *numbers.shape[2:]), numbers.dtype)
     return np.concatenate([numbers[:, :whole], zeros, numbers[:, whole:]], axis=1)
 

@@ -43,14 +43,13 @@ def commit(database: Any, task: Task, trace: str, seconds: float, target: Any) -
     module = tvm.ir.load_json(task.module)
     workload = database.commit_workload(module)
     schedule = Schedule(module)
-    if trace == UNSCHEDULED:
-        Trace.apply_json_to_schedule(json.loads(trace), schedule)
-    else:
-        from tlmd.space.schedule import apply_trace, finish
-
-        apply_trace(trace, schedule)
-        finish(schedule, task.target)
+    register_named(trace)
+    Trace.apply_json_to_schedule(json.loads(trace), schedule)
     arguments = ms.arg_info.ArgInfo.from_prim_func(module["main"])
+    if trace != UNSCHEDULED:
+        from tlmd.space.schedule import finish
+
+        finish(schedule, task.target)
     seconds = seconds if math.isfinite(seconds) else _UNKNOWN_S
     record = ms.database.TuningRecord(schedule.trace, workload, [seconds], target, arguments)
     database.commit_tuning_record(record)

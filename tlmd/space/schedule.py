@@ -115,17 +115,12 @@ def build_module(module: Any, trace_json: str, target: Any) -> Any:
     The trace is the one before the postprocessors; they run here. Raises `InvalidCandidate`.
     """
     schedule = Schedule(module)
+    register_named(trace_json)
     try:
-        apply_trace(trace_json, schedule)
+        Trace.apply_json_to_schedule(json.loads(trace_json), schedule)
     except TVM_ERRORS as error:
         raise InvalidCandidate(first_line(error)) from error
     return _finish(schedule, str(target))
-
-
-def apply_trace(trace_json: str, schedule: Any) -> None:
-    """Apply a trace, as JSON, to a schedule; raises what TVM raises."""
-    register_named(trace_json)
-    Trace.apply_json_to_schedule(json.loads(trace_json), schedule)
 
 
 def first_line(error: BaseException) -> str:
