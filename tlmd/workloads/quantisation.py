@@ -24,6 +24,7 @@ from tlmd.workloads.reshapes import order_of
 from tlmd.workloads.rewrites import dtype_of, op_name
 
 _QUANTIZE, _DEQUANTIZE = "relax.quantize", "relax.dequantize"
+_POOL = "relax.nn.max_pool2d"
 _CONVOLUTION, _PRODUCT = "relax.nn.conv2d", "relax.matmul"
 _BYTES = {"uint8": 0, "int8": 128}
 """Dtype of the data -> what is added, so that it is an uint8, which CPUs multiply by int8."""
@@ -60,6 +61,8 @@ class IntegerProducts(PyExprMutator):  # type: ignore[misc]
             made = self._convolution(call) if layouts == ("NCHW", "OIHW") else None
         elif op_name(call) == _PRODUCT:
             made = self._matrix_product(call)
+        elif op_name(call) == _QUANTIZE:
+            made = self._unchanged(call)
         return super().visit_call_(call) if made is None else made
 
     def _convolution(self, call: Any) -> Any | None:
@@ -68,21 +71,42 @@ class IntegerProducts(PyExprMutator):  # type: ignore[misc]
             return None
         source, scale, zero = data
         attrs = call.attrs
-        integers = relax.const(weights.values, "int8")
-        options = {name: list(map(int, getattr(attrs, name))) for name in ("strides", "padding")}
+        padding = list(map(int, attrs.padding))
+        if zero and any(padding):
+            top, left, bottom, right = padding
+            width = [0, 0, 0, 0, top, bottom, left, right]
+            source = self.builder_.emit(relax.op.nn.pad(source, width, "constant", zero))
+            padding = [0, 0, 0, 0]
         sums = relax.op.nn.conv2d(
             source,
-            integers,
-            **options,
+            relax.const(weights.values, "int8"),
+            strides=list(map(int, attrs.strides)),
+            padding=padding,
             dilation=list(map(int, attrs.dilation)),
             groups=int(attrs.groups),
             data_layout=str(attrs.data_layout),
             kernel_layout=str(attrs.kernel_layout),
             out_dtype="int32",
         )
-        shifted = zero * _sums_of_weights(weights.values, call) if zero else None
+        of_channels = weights.values.sum((1, 2, 3), dtype=np.int64).reshape(1, -1, 1, 1)
+        shifted = zero * of_channels if zero else None
         terms = math.prod(weights.values.shape[1:])
         return self._scaled(sums, shifted, scale * weights.scales.reshape(1, -1, 1, 1), terms)
+
+    def _unchanged(self, call: Any) -> Any | None:
+        """What is quantised as it was before it was dequantised: its bytes, or the largest ones."""
+        pool = self._call(call.args[0], _POOL)
+        before = self._call(call.args[0] if pool is None else pool.args[0], _DEQUANTIZE)
+        if before is None or isinstance(before.args[0], GenericConst):
+            return None
+        step = _scale_and_zero(before)
+        is_same = step == _scale_and_zero(call)
+        if step is None or step[0] <= 0 or not is_same:
+            return None
+        if dtype_of(before.args[0]) != str(call.attrs.out_dtype):
+            return None
+        source = self.visit_expr(before.args[0])
+        return source if pool is None else relax.Call(pool.op, [source], pool.attrs)
 
     def _matrix_product(self, call: Any) -> Any | None:
         data, weights = self._data(call.args[0]), self._weights(call.args[1], -1)
@@ -115,9 +139,10 @@ class IntegerProducts(PyExprMutator):  # type: ignore[misc]
         call = self._call(expr, _DEQUANTIZE)
         if call is None or isinstance(call.args[0], GenericConst):
             return None
-        scale, zero = (_constant(argument) for argument in call.args[1:])
-        if scale is None or zero is None or scale.size != 1 or zero.size != 1:
+        known = _scale_and_zero(call)
+        if known is None:
             return None
+        scale, zero = known
         source = self.visit_expr(call.args[0])
         dtype = dtype_of(call.args[0])
         if dtype not in _BYTES:
@@ -127,7 +152,7 @@ class IntegerProducts(PyExprMutator):  # type: ignore[misc]
             wide = self.builder_.emit(relax.op.astype(source, "int16"))
             wide = self.builder_.emit(relax.op.add(wide, relax.const(added, "int16")))
             source = self.builder_.emit(relax.op.astype(wide, "uint8"))
-        return source, float(scale.item()), int(zero.item()) + added
+        return source, scale, zero + added
 
     def _weights(self, expr: Any, channels: int) -> _Weights | None:
         """Weights with one scale for each element of the dimension `channels`, or for all."""
@@ -217,6 +242,14 @@ def _constant(expr: Any) -> NDArray[Any] | None:
     return expr.value.numpy() if isinstance(expr, GenericConst) else None
 
 
+def _scale_and_zero(call: Any) -> tuple[float, int] | None:
+    """Of a `quantize` or `dequantize` with one of each; None for any other."""
+    scale, zero = (_constant(argument) for argument in call.args[1:])
+    if scale is None or zero is None or scale.size != 1 or zero.size != 1:
+        return None
+    return float(scale.item()), int(zero.item())
+
+
 def _along(values: NDArray[Any], axis: int, rank: int) -> NDArray[Any]:
     """A vector along one of `rank` dimensions; a single number stays as it is."""
     if values.size == 1:
@@ -226,33 +259,3 @@ def _along(values: NDArray[Any], axis: int, rank: int) -> NDArray[Any]:
 
 def _number(values: NDArray[Any]) -> Any:
     return relax.const(values.astype("float32"), "float32")
-
-
-def _sums_of_weights(weights: NDArray[Any], call: Any) -> NDArray[Any]:
-    """The convolution of ones: ``[1, O, H, W]``, or ``[1, O, 1, 1]`` without padding, in int64."""
-    taps = weights.sum(1, dtype=np.int64)
-    attrs = call.attrs
-    top, left, bottom, right = map(int, attrs.padding)
-    if not (top or left or bottom or right):
-        whole: NDArray[Any] = taps.sum((1, 2)).reshape(1, -1, 1, 1)
-        return whole
-    height, width, rows, columns = (
-        int(extent) for tensor in (call.args[0], call) for extent in list(tensor.ty.shape)[2:]
-    )
-    inside = [
-        _inside(rows, height, weights.shape[2], int(attrs.strides[0]), int(attrs.dilation[0]), top),
-        _inside(
-            columns, width, weights.shape[3], int(attrs.strides[1]), int(attrs.dilation[1]), left
-        ),
-    ]
-    found: NDArray[Any] = np.einsum("yi,xj,oij->oyx", *inside, taps)[None]
-    return found
-
-
-def _inside(
-    outputs: int, inputs: int, kernel: int, stride: int, dilation: int, before: int
-) -> NDArray[Any]:
-    """``[outputs, kernel]``: 1 where a tap of an output lies inside the data, else 0."""
-    at = np.arange(outputs)[:, None] * stride + np.arange(kernel) * dilation - before
-    inside: NDArray[Any] = np.where((at >= 0) & (at < inputs), 1, 0)
-    return inside
