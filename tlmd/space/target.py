@@ -25,6 +25,9 @@ _AVX512_BITS = 512  # of a vector; x86 has 32 registers then, and TVM a rule for
 _ORDER = "one order of sketches"
 """Keeps records apart that have the sketches of such CPUs in the order of earlier versions."""
 _USED = (bfloat16.FEATURE, int8.FEATURE, *dict.fromkeys(itertools.chain(*amx.FEATURES.values())))
+_NARROW = "prefer-256-bit"
+"""With it LLVM splits vectors of 512 bits. That is its default for CPUs of Intel that have them,
+because the first ones lowered their clock for them; the products need them anyway."""
 _CACHE_DIR = Path("/sys/devices/system/cpu/cpu0/cache")
 
 
@@ -100,16 +103,17 @@ def _changed_features(target: Any) -> list[str]:
     """What this machine's CPU can do and tlmd uses, but LLVM's CPU of that name cannot.
 
     Virtual machines may hide the model of the CPU; LLVM then names an older one. And without its
-    matrix unit where the system forbids to use it.
+    matrix unit where the system forbids to use it, and without `_NARROW`.
     """
     if architecture("") != "x86_64":
         return []
     named, here = _features(target), flags()
     added = [f for f in _USED if f not in named and f.replace("-", "") in here]
-    if may_use_matrix_unit():
-        return [f"+{feature}" for feature in added]
-    forbidden = ["-amx-tile"] if "amx-tile" in named else []
-    return [*(f"+{feature}" for feature in added if "amx" not in feature), *forbidden]
+    removed = [_NARROW] if _NARROW in named and "avx512f" in named else []
+    if not may_use_matrix_unit():
+        added = [feature for feature in added if "amx" not in feature]
+        removed += ["amx-tile"] if "amx-tile" in named else []
+    return [*(f"+{feature}" for feature in added), *(f"-{feature}" for feature in removed)]
 
 
 def _describe(target: Any) -> TargetInfo:
