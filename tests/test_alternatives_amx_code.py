@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from typing import Any
 
@@ -13,10 +14,13 @@ from tlmd.alternatives import amx, amx_code
 
 TILES = [(1, 1), (1, 2), (1, 3), (1, 4), (2, 1), (2, 2), (4, 1)]
 kernels = st.builds(
-    lambda tiles, steps, kind: amx.Kernel(kind[0], tiles[0], tiles[1], steps, kind[1]),
+    lambda tiles, steps, kind, window: amx.Kernel(
+        kind[0], tiles[0], tiles[1], steps, kind[1], window
+    ),
     st.sampled_from(TILES),
     st.integers(1, 5),
     st.sampled_from([(amx_code.BF16, 1), (amx_code.BF16, 2), (amx_code.INT8, 1)]),
+    st.sampled_from([(), ((3, 1),), ((2, 5), (3, 1)), ((2, 12), (1, 4), (2, 1))]),
 )
 
 
@@ -34,6 +38,10 @@ class Unit:
             words = re.findall(r"[\w.%]+", line)
             if " = mul " in line:
                 self.values[words[0][1:]] = self._value(words[3]) * self._value(words[4])
+            elif " = udiv " in line:
+                self.values[words[0][1:]] = self._value(words[3]) // self._value(words[4])
+            elif " = urem " in line:
+                self.values[words[0][1:]] = self._value(words[3]) % self._value(words[4])
             elif " = getelementptr " in line:
                 base, at = self._value(words[4])
                 self.values[words[0][1:]] = (base, at + self._value(words[6]))
@@ -66,8 +74,8 @@ def test_the_code_of_a_kernel_adds_all_products(
     rng = np.random.default_rng(0)
     rows, columns, words = kernel.rows * 16, kernel.columns * 16, kernel.steps * 16
     c = rng.random((rows, columns + apart))
-    a = rng.random((rows, kernel.parts * words + apart))
-    b = rng.random((words, kernel.parts, columns))
+    a = rng.random((rows + amx.reach(kernel.window), kernel.parts * words + apart))
+    b = rng.random((kernel.all_steps * 16, kernel.parts, columns))
     strides = {"c_row": c.shape[1], "a_row": a.shape[1], "a_part": words, "b_row": b[0].size}
     unit = Unit({"c": c.copy().ravel(), "a": a.ravel(), "b": b.ravel()}, strides)
     text = kernel.imported.partition("start:\n")[2]
@@ -77,13 +85,16 @@ def test_the_code_of_a_kernel_adds_all_products(
     unit.execute(
         [*start.partition("zeros:\n")[0].splitlines(), *(sums if has_sums else zeros).splitlines()]
     )
-    for step in range(kernel.steps):
+    for step in range(kernel.all_steps):
         unit.values["step"] = step
         before = unit.loads
         unit.execute(turn.splitlines())
     of_a_step = unit.loads - before
     unit.execute(done.splitlines())
-    parts = a[:, : kernel.parts * words].reshape(rows, kernel.parts, words)
+    places = [range(0, count * pitch, pitch) for count, pitch in kernel.window]
+    of_taps = [a[first : first + rows] for first in map(sum, itertools.product(*places))]
+    of_parts = [one[:, : kernel.parts * words].reshape(rows, kernel.parts, -1) for one in of_taps]
+    parts = np.concatenate(of_parts, axis=2)
     if not has_sums:
         c[:, :columns] = 0
     c[:, :columns] += sum(parts[:, i] @ b[:, j] for i, j in amx_code.PRODUCTS[kernel.parts])

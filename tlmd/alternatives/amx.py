@@ -10,18 +10,20 @@ Datatype For Higher-Precision Computations", ARITH 2019).
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 
 from tlmd.alternatives import bfloat16, int8
-from tlmd.alternatives.amx_code import BF16, EDGE, INT8, NAME, PRODUCTS, code
+from tlmd.alternatives.amx_code import BF16, EDGE, INT8, NAME, PRODUCTS, Window, code
 from tlmd.alternatives.words import WORD
 
 FEATURES = {BF16: ("amx-tile", "amx-bf16"), INT8: ("amx-tile", "amx-int8")}
 """What a CPU must have, by the numbers that it multiplies."""
 BYTES = {BF16: 1, INT8: 4}
 """Elements of a word of the data: they are words, or bytes."""
-_NAMES = re.compile(rf"{NAME}_(bf16|int8)_(\d)x(\d)x(\d+)_(\d)")
+_NAMES = re.compile(rf"{NAME}_(bf16|int8)_(\d)x(\d)x(\d+)_(\d)((?:_\d+by\d+)*)")
+_TAPS = re.compile(r"_(\d+)by(\d+)")
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,9 @@ class Kernel:
 
     Its sums are ``[rows * 16, columns * 16]`` float32 or int32 numbers. Its data are
     ``[rows * 16, parts, steps * 16]`` pairs, or bytes four times as many, its weights words
-    ``[steps * 16, parts, columns * 16]``.
+    ``[steps * 16, parts, columns * 16]``. With a `window` the weights are such of each tap, one
+    after the other, and the data have as many rows more as there are from the first tap to the
+    last one.
     """
 
     numbers: str
@@ -40,21 +44,32 @@ class Kernel:
     columns: int
     steps: int
     parts: int
+    window: tuple[tuple[int, int], ...] = ()
+    """The taps of a convolution whose data are rows of a grid."""
 
     @property
     def dot(self) -> str:
         """The name of the intrinsic."""
         tiles = f"{self.rows}x{self.columns}x{self.steps}"
-        return f"{NAME}_{self.numbers}_{tiles}_{self.parts}"
+        return f"{NAME}_{self.numbers}_{tiles}_{self.parts}{self._taps}"
+
+    @property
+    def all_steps(self) -> int:
+        """Tiles of a row of tiles of data, of all taps."""
+        return self.steps * math.prod(count for count, _ in self.window)
 
     @property
     def description(self) -> str:
         """What it computes, as TVMScript."""
         terms = " + ".join(f"({self._product(*parts)})" for parts in PRODUCTS[self.parts])
+        rows, columns, words = self._extents
+        counts, taps = [count for count, _ in self.window], self._indices("tap")
+        grid, loops = (rows, columns, *counts, words), ("row", "column", *taps, "word")
+        axes = "i", "j", *self._indices("t"), "k"
         return f"""{self._head()}
-        for row, column, word in T.grid({", ".join(map(str, self._extents))}):
+        for {", ".join(loops)} in T.grid({", ".join(map(str, grid))}):
             with T.sblock("update"):
-                i, j, k = T.axis.remap("SSR", [row, column, word])
+                {", ".join(axes)} = T.axis.remap("SS{"R" * (len(axes) - 2)}", [{", ".join(loops)}])
                 c[i, j] = c[i, j] + ({terms})
 """
 
@@ -66,7 +81,7 @@ class Kernel:
             T.call_extern(
                 "int32",
                 "{self._function}",
-                T.int64({self.steps}),
+                T.int64({self.all_steps}),
                 T.address_of(c[0, 0]),
                 c_row,
                 T.address_of(a[0, 0, 0]),
@@ -84,27 +99,43 @@ class Kernel:
     @property
     def imported(self) -> str:
         """LLVM that a program which uses the intrinsic imports."""
-        return code(self._function, self.numbers, self.rows, self.columns, self.parts)
+        tiles = self.rows, self.columns, self.parts
+        return code(self._function, self.numbers, *tiles, self.window, self.steps)
 
     @property
     def _function(self) -> str:
+        if self.window:  # its code knows the steps of a tap
+            return self.dot
         return f"{NAME}_{self.numbers}_{self.rows}x{self.columns}_{self.parts}"
 
+    @property
+    def _taps(self) -> str:
+        return "".join(f"_{count}by{pitch}" for count, pitch in self.window)
+
+    def _indices(self, name: str) -> list[str]:
+        """A name for each dimension of the window."""
+        return [f"{name}{place}" for place in range(len(self.window))]
+
     def _product(self, of_data: int, of_weights: int) -> str:
-        word = f"b[k, {of_weights}, j]"
+        taps = list(zip(self._indices("t"), self.window, strict=True))
+        row = " + ".join(["i", *(f"{tap} * {pitch}" for tap, (_, pitch) in taps)])
+        tap = "0"
+        for index, (count, _) in taps:
+            tap = f"({tap} * {count} + {index})"
+        word = f"b[{tap} * {self._extents[2]} + k, {of_weights}, j]"
         if self.numbers == INT8:
-            return int8.product_text(lambda index: f"a[i, {of_data}, k * 4 + {index}]", word)
-        return bfloat16.product_text(f"a[i, {of_data}, k]", word)
+            return int8.product_text(lambda index: f"a[{row}, {of_data}, k * 4 + {index}]", word)
+        return bfloat16.product_text(f"a[{row}, {of_data}, k]", word)
 
     @property
     def _extents(self) -> tuple[int, int, int]:
-        """Rows and columns of numbers, and words of a sum."""
+        """Rows and columns of numbers, and words of a tap's sum."""
         return self.rows * EDGE, self.columns * EDGE, self.steps * EDGE
 
     def _head(self) -> str:
         rows, columns, words = self._extents
-        elements = words * BYTES[self.numbers]
-        shapes = (rows, self.parts, elements), (words, self.parts, columns), (rows, columns)
+        data = rows + reach(self.window), self.parts, words * BYTES[self.numbers]
+        shapes = data, (self.all_steps * EDGE, self.parts, columns), (rows, columns)
         kinds = (WORD, WORD, "float32") if self.numbers == BF16 else ("uint8", WORD, "int32")
         matched = "".join(
             f"""
@@ -130,7 +161,17 @@ def function(a_data: T.handle, b_data: T.handle, c_data: T.handle):{matched}
         T.writes({c})"""
 
 
+def reach(window: Window) -> int:
+    """Rows of the data from the first tap to the last one."""
+    return sum((count - 1) * pitch for count, pitch in window)
+
+
 def named(text: str) -> list[Kernel]:
     """The kernels whose names are in a text, such as that of a trace."""
     found = dict.fromkeys(_NAMES.findall(text))
-    return [Kernel(numbers, *map(int, tiles)) for numbers, *tiles in found]
+    return [_kernel(numbers, taps, *map(int, tiles)) for numbers, *tiles, taps in found]
+
+
+def _kernel(numbers: str, taps: str, rows: int, columns: int, steps: int, parts: int) -> Kernel:
+    window = tuple((int(count), int(pitch)) for count, pitch in _TAPS.findall(taps))
+    return Kernel(numbers, rows, columns, steps, parts, window)

@@ -15,18 +15,19 @@ import tvm_ffi
 from tvm import tirx
 from tvm.s_tir import SBlockRealize
 
+from tlmd.alternatives import amx_grid, amx_packed
 from tlmd.alternatives.amx_code import EDGE, LINE_WORDS, NAME
-from tlmd.alternatives.amx_packed import PRODUCED
 from tlmd.alternatives.contraction import flattened, substituted
 from tlmd.alternatives.implementation import REDUCTION
 from tlmd.alternatives.product_loops import Products, built_loops, changes, extent, find, following
 
-_ZEROS = f"{PRODUCED}_init"
+_PRODUCED = amx_packed.PRODUCED, amx_grid.PRODUCED
+_ZEROS = [f"{name}_init" for name in _PRODUCED]
 
 
 def changed(function: Any) -> Any | None:
     """The body of a scheduled program with its calls changed; None where it calls no kernel."""
-    found = find(function, (PRODUCED,))
+    found = find(function, _PRODUCED)
     if found is None:
         return None
     is_whole = all(
@@ -74,4 +75,4 @@ def _without_zeros(statement: Any) -> Any:
 def _is_zeros(nest: Any) -> bool:
     while isinstance(nest, tirx.For):
         nest = nest.body
-    return isinstance(nest, SBlockRealize) and str(nest.block.name_hint) == _ZEROS
+    return isinstance(nest, SBlockRealize) and str(nest.block.name_hint) in _ZEROS

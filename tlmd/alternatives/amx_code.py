@@ -8,7 +8,8 @@ process use the unit after it has asked, so the code asks when it runs for the f
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 
 EDGE = 16
 """Rows of a tile, and words or float32 numbers in one of them."""
@@ -89,21 +90,32 @@ fetch:
   %is_last_line = icmp eq i64 %next_line, %lines
   br i1 %is_last_line, label %products, label %fetch
 products:
-  %word = mul i64 %step, {EDGE}
 """
+_OF_A_WORD = f"  %word = mul i64 %step, {EDGE}\n"
 _BYTES = "".join(f"  %{name}_bytes = mul i64 %{name}_row, {_WORD_BYTES}\n" for name in "abc")
+Window = Sequence[tuple[int, int]]
+"""Of each dimension of a filter: its taps, and the rows of the data from one tap to the next."""
 PEAK, PEAK_PRODUCTS = "tlmd_amx_peak", 4 * EDGE * EDGE * EDGE
 """The function of `peak_code`, and the products of words of one of its steps."""
 
 
-def code(name: str, numbers: str, rows: int, columns: int, parts: int) -> str:
+def code(
+    name: str,
+    numbers: str,
+    rows: int,
+    columns: int,
+    parts: int,
+    window: Window = (),
+    inner: int = 0,
+) -> str:
     """A function that adds products to ``rows x columns`` tiles of sums, at most four.
 
     Its arguments are addresses of sums, data and weights, and strides in words: `c_row`, `a_row`
     and `b_row` of rows, `a_part` of the parts of the data. Those of the weights lie one after the
     other. `steps`: tiles of each row of tiles of data. `has_sums` is 0 where sums begin at zero. In
     each step it prefetches so many `lines` after `following`. `numbers`: `BF16`, or `INT8` with
-    data that have no sign.
+    data that have no sign. `window`: the taps for which it reads other rows of the data, `inner`
+    steps for each.
     """
     tiles = list(itertools.product(range(rows), range(columns)))
 
@@ -123,7 +135,14 @@ def code(name: str, numbers: str, rows: int, columns: int, parts: int) -> str:
         parameters=_PARAMETERS,
         loads=_BYTES + _SUMS.format(zeros=zeros, loads="".join(moved("tileloadd"))),
         before="%begin",
-        turn="".join([_PREFETCHES, *_turn(_INSTRUCTIONS[numbers], rows, columns, parts)]),
+        turn="".join(
+            [
+                _PREFETCHES,
+                _OF_A_WORD,
+                *_data(window, inner),
+                *_turn(_INSTRUCTIONS[numbers], rows, columns, parts),
+            ]
+        ),
         end="%products",
         stores="".join(moved("tilestored")),
     )
@@ -146,6 +165,24 @@ def peak_code(numbers: str) -> str:
     )
 
 
+def _data(window: Window, inner: int) -> Iterator[str]:
+    """Where the data of a step begin."""
+    if not window:
+        yield _address("from", "a", ("word", 1))
+        return
+    yield f"  %tap = udiv i64 %step, {inner}\n"
+    yield f"  %in_tap = urem i64 %step, {inner}\n"
+    yield f"  %in_row = mul i64 %in_tap, {EDGE}\n"
+    terms = [("in_row", 1)]
+    for place, (count, pitch) in enumerate(window):
+        after = math.prod(count for count, _ in window[place + 1 :])
+        yield f"  %outer{place} = udiv i64 %tap, {after}\n"
+        yield f"  %tap{place} = urem i64 %outer{place}, {count}\n"
+        yield f"  %row{place} = mul i64 %tap{place}, %a_row\n"
+        terms.append((f"row{place}", pitch))
+    yield _address("from", "a", *terms)
+
+
 def _turn(instruction: str, rows: int, columns: int, parts: int) -> Iterator[str]:
     """The loads and products of one step."""
     # Register -> the tile in it; the one that was used longest ago comes first.
@@ -166,7 +203,7 @@ def _turn(instruction: str, rows: int, columns: int, parts: int) -> Iterator[str
         a, is_new = register(_DATA, (row, of_data))
         if is_new:
             at = f"a{next(count)}"
-            yield _address(at, "a", ("a_row", row * EDGE), ("a_part", of_data), ("word", 1))
+            yield _address(at, "from", ("a_row", row * EDGE), ("a_part", of_data))
             yield f"  call void @llvm.x86.tileloadd64(i8 {a}, ptr %{at}, i64 %a_bytes)\n"
         b, is_new = register(_WEIGHTS, (column, of_weights))
         if is_new:

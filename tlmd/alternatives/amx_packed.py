@@ -3,7 +3,9 @@
 The data are made a matrix first: what a row of a convolution's result needs is one row of it. For
 bfloat16 it is rounded to pairs, of the halves of the channels, as in `packed`; a float32 program
 has pairs of two parts of each number. All outer dimensions of the output are one dimension of rows,
-rounded up to whole tiles; the rows too many repeat the last one.
+rounded up to whole tiles; the rows too many repeat the last one. Where few channels are not enough
+for a row of a tile, several taps are (`amx_lines`). A convolution of stride 1 needs no such matrix
+(`amx_grid`).
 
 Where the channels of a tap do not fill whole rows of tiles, the last row overlaps the one before
 it, and the weights of what it has twice are zero.
@@ -12,16 +14,17 @@ it, and the weights of what it has twice are zero.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import reduce
+from collections.abc import Sequence
+from functools import partial, reduce
 from operator import add
 from typing import Any
 
-from tvm import te, tirx
+from tvm import te
 
-from tlmd.alternatives import amx, bfloat16, contraction, int8
-from tlmd.alternatives.amx_code import BF16, EDGE, INT8, PRODUCTS
+from tlmd.alternatives import amx, amx_grid, amx_lines, contraction
+from tlmd.alternatives.amx_code import BF16, EDGE, PRODUCTS
+from tlmd.alternatives.amx_grid import Grid
+from tlmd.alternatives.amx_numbers import KINDS, Numbers
 from tlmd.alternatives.contraction import (
     Contraction,
     axis,
@@ -34,71 +37,12 @@ from tlmd.alternatives.contraction import (
 from tlmd.alternatives.implementation import Implementation
 from tlmd.alternatives.kernel import multiple
 from tlmd.alternatives.packed import PLACED, clamped
-from tlmd.alternatives.transforms import (
-    AMX_BF16,
-    AMX_INT8,
-    AMX_PARTS,
-    BYTES_OF_A_ROW,
-    PAIRS_OF_A_ROW,
-)
+from tlmd.alternatives.tile_rows import TileRows
 from tlmd.alternatives.words import WORD
 
 ROUNDED, MATRIX, PRODUCED = "amx_rounded", "amx_matrix", "amx_products"
-_MOST_FILLED = 1.5  # numbers in rows of tiles over numbers that are needed
-
-
-@dataclass(frozen=True)
-class _Numbers:
-    """What the unit multiplies."""
-
-    numbers: str
-    parts: int
-
-    work: float
-    """Over that of the direct program; it is tried first."""
-
-    @property
-    def given(self) -> str:
-        """The dtype of the data."""
-        return "float32" if self.numbers == BF16 else "uint8"
-
-    @property
-    def of_a_row(self) -> int:
-        """Elements of the matrix in a row of a tile."""
-        return PAIRS_OF_A_ROW if self.numbers == BF16 else BYTES_OF_A_ROW
-
-    def elements(self, channels: int) -> int:
-        """Elements of the matrix that channels need."""
-        return channels // 2 if self.numbers == BF16 else channels
-
-    def element(self, number: Callable[[Any], Any], count: int, part: Any, place: Any) -> Any:
-        """An element of the matrix, of a tap with `count` of them, from the numbers of channels."""
-        first = _overlapping(place, count, self.of_a_row)
-        if self.numbers == INT8:
-            return number(first)
-        # Bound, because a number may be a choice between an element and the padding.
-        names = [tirx.Var(name, self.given) for name in ("lower", "upper")]
-        pair = bfloat16.pair(*names)
-        if self.parts > 1:
-            pair = tirx.Select(part == 0, pair, bfloat16.pair(*map(bfloat16.rest, names)))
-        for name, channel in zip(names, (first, first + count), strict=True):
-            pair = tirx.Let(name, number(channel), pair)
-        return pair
-
-    def product(self, matrix: Any, row: Any, part: int, word: Any, weights: Any) -> Any:
-        """The products of a word of the matrix and one of the weights, added."""
-        if self.numbers == BF16:
-            return bfloat16.product(matrix[row, part, word], weights)
-        return int8.product(
-            [matrix[row, part, word * int8.QUAD + i] for i in range(int8.QUAD)], weights
-        )
-
-
-_KINDS = {
-    AMX_BF16: _Numbers(BF16, 1, 0.35),
-    AMX_PARTS: _Numbers(BF16, 2, 0.65),
-    AMX_INT8: _Numbers(INT8, 1, 0.2),
-}
+_MOST_WORK = 1.0  # over that of the direct program
+_OF_A_GRID = 0.65  # over that of a convolution whose data are copied for each tap
 
 
 def packed(direct: Implementation, constants: Sequence[int], name: str) -> Implementation | None:
@@ -109,22 +53,29 @@ def packed(direct: Implementation, constants: Sequence[int], name: str) -> Imple
     and weights are rounded to bfloat16, with `AMX_PARTS` to two parts. `AMX_INT8` is for products
     of integers.
     """
-    kind = _KINDS[name]
+    kind = KINDS[name]
     found = contraction.with_constants(direct.module["main"], constants, kind.given)
-    if found is None or not _fits(found, kind):
+    rows = None if found is None else _rows(found, kind)
+    if found is None or rows is None:
         return None
-    made = contraction.replaced(direct.module, found, _stages(found, kind))
-    return Implementation(name, made, direct.flops, direct.work * kind.work)
+    of_a_column = math.prod(shape_of(found.weights.source)[:-1])
+    grid = None if rows.is_run else amx_grid.find(found)
+    work = kind.work * rows.elements * kind.of_an_element / of_a_column
+    if work > _MOST_WORK:
+        return None
+    work *= 1 if grid is None else _OF_A_GRID
+    made = contraction.replaced(direct.module, found, _stages(found, kind, rows, grid))
+    return Implementation(name, made, direct.flops, direct.work * work)
 
 
-def _fits(found: Contraction, kind: _Numbers) -> bool:
-    """Whether all columns need the same data, whose innermost dimension fills rows of tiles."""
-    channels, indices = shape_of(found.weights.source)[-2], found.data.indices
+def _rows(found: Contraction, kind: Numbers) -> TileRows | None:
+    """The rows of the matrix; None where columns need other data, or these lie otherwise."""
+    indices, rows = found.data.indices, kind.rows(found.weights.source)
     if any(contraction.uses(index, found.spatial[-1]) for index in indices):
-        return False
-    is_along, count = indices[-1].same_as(found.reduction[-1]), kind.elements(channels)
-    is_whole = channels % 2 == 0 and count >= kind.of_a_row
-    return is_along and is_whole and multiple(count, kind.of_a_row) <= _MOST_FILLED * count
+        return None
+    if rows is None or not indices[-1].same_as(found.reduction[-1]):
+        return None
+    return None if rows.is_run and not amx_lines.are_runs(found) else rows
 
 
 def rows_of_tiles(rows: int, columns: int) -> int:
@@ -139,16 +90,34 @@ def _columns_of_tiles(rows: int, columns: int) -> int:
     return min(tiles, 2 if -(-rows // EDGE) % 2 == 0 else 4)
 
 
-def _stages(found: Contraction, kind: _Numbers) -> Any:
+def _stages(found: Contraction, kind: Numbers, tile_rows: TileRows, grid: Grid | None) -> Any:
     """The function ``(data, weights, output)`` of the GEMM, and of writing its result."""
     *outer, columns = shape_of(found.output)
-    panel = EDGE * _columns_of_tiles(math.prod(outer), columns)
-    panels = -(-columns // panel)
+    rows = math.prod(outer) if grid is None else grid.rows
+    panel = EDGE * _columns_of_tiles(rows, columns)
+    width = multiple(columns, panel)
     data = te.placeholder(long(shape_of(found.data.source)), kind.given, name="data")
-    matrix = _matrix(found, kind, data)
-    rows, parts, elements = (int(extent) for extent in matrix.shape)
-    depth = elements // amx.BYTES[kind.numbers]
-    weights = te.placeholder(long((panels, depth, parts, panel)), WORD, name="weights")
+    depth = tile_rows.elements // amx.BYTES[kind.numbers]
+    weights = te.placeholder(long((width // panel, depth, kind.parts, panel)), WORD, name="weights")
+    if grid is not None:
+        matrix = amx_grid.matrix(grid, kind, tile_rows, data, MATRIX)
+        products = amx_grid.products(kind, grid, matrix, weights, width)
+    else:
+        make = partial(amx_lines.matrix, name=MATRIX) if tile_rows.is_run else _matrix
+        matrix = make(found, kind, tile_rows, data)
+        products = _products(kind, matrix, weights, width)
+
+    def result(*at: Any) -> Any:
+        place = grid.place(at[:-1]) if grid else (flattened(at[:-1], outer),)
+        return products[(*place, at[-1])]
+
+    placed = te.compute(long((*outer, columns)), result, name=PLACED)
+    return te.create_prim_func([data, weights, placed])
+
+
+def _products(kind: Numbers, matrix: Any, weights: Any, width: int) -> Any:
+    rows, parts, _ = (int(extent) for extent in matrix.shape)
+    _, depth, _, panel = (int(extent) for extent in weights.shape)
     k = axis(depth, "k")
 
     def value(row: Any, column: Any) -> Any:
@@ -159,25 +128,17 @@ def _stages(found: Contraction, kind: _Numbers) -> Any:
         )
         return te.sum(reduce(add, terms), axis=[k])
 
-    products = te.compute(long((rows, panels * panel)), value, name=PRODUCED)
-    placed = te.compute(
-        long((*outer, columns)),
-        lambda *at: products[flattened(at[:-1], outer), at[-1]],
-        name=PLACED,
-    )
-    return te.create_prim_func([data, weights, placed])
+    return te.compute(long((rows, width)), value, name=PRODUCED)
 
 
-def _matrix(found: Contraction, kind: _Numbers, data: Any) -> Any:
+def _matrix(found: Contraction, kind: Numbers, tile_rows: TileRows, data: Any) -> Any:
     """The data as ``[rows, parts, elements]``; what several taps read is rounded only once."""
     outer = shape_of(found.output)[:-1]
-    *taps, channels = shape_of(found.weights.source)[:-1]
-    count = kind.elements(channels)
-    width = multiple(count, kind.of_a_row)
+    taps, width = shape_of(found.weights.source)[:-2], tile_rows.apart
     rows, padded = math.prod(outer), multiple(math.prod(outer), EDGE)
 
     def made(before: Sequence[Any], part: Any, place: Any) -> Any:
-        return kind.element(lambda channel: data[(*before, channel)], count, part, place)
+        return kind.element(lambda channel: data[(*before, channel)], tile_rows, part, place)
 
     is_rounded = kind.numbers == BF16 and math.prod(taps) > 1
     rounded = te.compute(
@@ -195,10 +156,3 @@ def _matrix(found: Contraction, kind: _Numbers, data: Any) -> Any:
 
     shape = padded, kind.parts, math.prod(taps) * width
     return te.compute(long(shape), element, name=MATRIX)
-
-
-def _overlapping(place: Any, count: int, of_a_row: int) -> Any:
-    """The channel at a place in the rows of tiles, of `count` channels."""
-    if count % of_a_row == 0:
-        return place
-    return tirx.min(place // of_a_row * of_a_row, count - of_a_row) + place % of_a_row

@@ -10,6 +10,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import tvm
+
+from tlmd.alternatives import amx_lines
 from tlmd.alternatives import amx_packed as stages
 from tlmd.alternatives.amx import BYTES, Kernel
 from tlmd.alternatives.amx_code import BF16, EDGE, INT8
@@ -40,8 +43,11 @@ def by_rows(program: StageSchedule) -> None:
 def _schedule(program: StageSchedule, makes_block: bool) -> None:
     schedule = program.schedule
     before = program.names[: program.names.index(stages.MATRIX)]
+    passes = [one for one in (stages.ROUNDED, amx_lines.LINES) if one in before]
+    if amx_lines.LINES in passes and _is_view(program):
+        passes.remove(amx_lines.LINES)
     for one in before:
-        if one != stages.ROUNDED:
+        if one not in passes:
             schedule.compute_inline(program.block(one))
     products = program.block(stages.PRODUCED)
     kernel, blocks = _kernel(program, products)
@@ -59,15 +65,21 @@ def _schedule(program: StageSchedule, makes_block: bool) -> None:
         schedule.compute_at(program.block(stages.MATRIX), block, preserve_unit_loops=True)
     _write(program, chunk if blocks > 1 else tile)
     outermost = block if makes_block else schedule.fuse(block, chunk)
-    _call(program, kernel, products, (outermost, depth, row))
-    each = BYTES[kernel.numbers]
-    for one in (stages.ROUNDED, stages.MATRIX) if stages.ROUNDED in before else (stages.MATRIX,):
-        _make(program, one, EDGE * each)
-    matrix = program.block(stages.MATRIX)
-    schedule.storage_align(matrix, 0, 0, _ALIGNED * each, _APART * each)
+    call(program, kernel, products, (outermost, depth, row))
+    if amx_lines.LINES in passes:
+        _copy(program)
+    for one in ([stages.ROUNDED] if stages.ROUNDED in passes else []) + [stages.MATRIX]:
+        make(program, one, EDGE * BYTES[kernel.numbers])
+    align(program, kernel)
 
 
-def _call(program: StageSchedule, kernel: Kernel, products: Any, loops: tuple[Any, ...]) -> None:
+def align(program: StageSchedule, kernel: Kernel) -> None:
+    """Rows of the matrix begin in different sets of the first-level cache."""
+    matrix, each = program.block(stages.MATRIX), BYTES[kernel.numbers]
+    program.schedule.storage_align(matrix, 0, 0, _ALIGNED * each, _APART * each)
+
+
+def call(program: StageSchedule, kernel: Kernel, products: Any, loops: tuple[Any, ...]) -> None:
     """Call the kernel in its loop; `loops`: the outermost one, that of the blocks of the sum, and
     the first one of the kernel."""
     schedule, (outermost, depth, row) = program.schedule, loops
@@ -101,10 +113,23 @@ def _write(program: StageSchedule, at: Any) -> None:
     program.schedule.vectorize(lane)
 
 
-def _make(program: StageSchedule, name: str, width: int) -> None:
+def _is_view(program: StageSchedule) -> bool:
+    """Whether lines are the numbers of the data as they lie, without padding."""
+    body = program.schedule.get(program.block(amx_lines.LINES)).body
+    return program.names[0] == amx_lines.LINES and isinstance(body.value, tvm.ir.TensorLoad)
+
+
+def _copy(program: StageSchedule) -> None:
+    """Copy lines; the padding at their ends is apart from what is copied."""
+    *_, place = program.schedule.get_loops(program.block(amx_lines.LINES))
+    program.schedule.annotate(place, "pragma_loop_partition_hint", 1)
+
+
+def make(program: StageSchedule, name: str, width: int) -> None:
     """Make a stage by whole vectors, all parts of a number together."""
     schedule, block = program.schedule, program.block(name)
     *_, part, element = schedule.get_loops(block)
+    width = int(schedule.get(block).annotations.get(amx_lines.VECTOR, width))
     vector, lane = schedule.split(element, [None, width])
     schedule.reorder(vector, part, lane)
     schedule.unroll(part)

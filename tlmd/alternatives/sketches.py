@@ -7,6 +7,8 @@ from typing import Any
 from tvm.s_tir import Schedule
 
 from tlmd.alternatives import (
+    amx_grid,
+    amx_grid_sketches,
     amx_packed,
     amx_sketches,
     attention,
@@ -30,6 +32,7 @@ _SKETCHES = {
     packed.PRODUCTS: packed_sketches.sketches,
     packed.GROUPED: packed_sketches.sketches,
     amx_packed.PRODUCED: amx_sketches.sketches,
+    amx_grid.PRODUCED: amx_grid_sketches.sketches,
     strassen.PRODUCTS: strassen_sketches.sketches,
     attention.SCORES: attention_sketches.sketches,
 }

@@ -15,7 +15,7 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-from tlmd.alternatives.kernel import multiple
+from tlmd.alternatives.tile_rows import TileRows, tile_rows
 
 Matrix = NDArray[np.float64]
 
@@ -169,8 +169,8 @@ def transform(alternative: str, weights: NDArray[Any], shape: tuple[int, ...]) -
     ``[panels, K / 4, columns]`` of four neighbours.
 
     For the matrix unit: ``[..., C, N]`` become ``[panels, K, parts, columns]`` of such pairs, the
-    second part of what rounding to the first one leaves, or of four neighbours. Rows of tiles are
-    whole: the last one of a tap overlaps the one before it, and has zeros there.
+    second part of what rounding to the first one leaves, or of four neighbours, as they lie in rows
+    of tiles (`tile_rows`).
 
     Strassen: ``[..., K, N]`` become ``[products, panels, K / parts, columns]``, the sums of parts,
     computed in float64. A row of parts is ``K / parts`` neighbouring rows; of the columns, panels
@@ -205,29 +205,40 @@ def transform(alternative: str, weights: NDArray[Any], shape: tuple[int, ...]) -
     return np.ascontiguousarray(found.reshape(shape).astype(weights.dtype))
 
 
-def _overlapping(numbers: NDArray[Any], of_a_row: int) -> NDArray[Any]:
-    """Numbers along axis 1 in whole rows of tiles, the last of which begins before the rest.
+def _in_rows(numbers: NDArray[Any], rows: TileRows) -> NDArray[Any]:
+    """Numbers ``[segments, elements, ...]`` as ``[elements, ...]`` of whole rows of tiles.
 
-    What it has twice is zero in it.
+    Where a row begins before the rest of a segment, what it has twice is zero in it.
     """
-    count = numbers.shape[1]
-    missing, whole = multiple(count, of_a_row) - count, count // of_a_row * of_a_row
-    zeros = np.zeros((len(numbers), missing, *numbers.shape[2:]), numbers.dtype)
-    return np.concatenate([numbers[:, :whole], zeros, numbers[:, whole:]], axis=1)
+    segments, count, *others = numbers.shape
+    if rows.is_run:
+        found = numbers.reshape(segments * count, *others)
+        return _widened(found, 0, rows.elements)
+    whole = count // rows.of_a_row * rows.of_a_row
+    zeros = np.zeros((segments, rows.apart - count, *others), numbers.dtype)
+    found = np.concatenate([numbers[:, :whole], zeros, numbers[:, whole:]], axis=1)
+    return found.reshape(rows.elements, *others)
+
+
+def _widened(numbers: NDArray[Any], axis: int, extent: int) -> NDArray[Any]:
+    """The numbers with zeros after them along an axis, which then has this extent."""
+    missing = [(0, extent - n if place == axis else 0) for place, n in enumerate(numbers.shape)]
+    return np.pad(numbers, missing)
 
 
 def _in_parts(
     weights: NDArray[Any], panels: int, depth: int, parts: int, columns: int
 ) -> NDArray[Any]:
-    *_, channels, width = weights.shape
-    halves = weights.reshape(-1, 2, channels // 2, width).transpose(0, 2, 1, 3)
-    numbers = _overlapping(halves, PAIRS_OF_A_ROW)
-    numbers = np.pad(numbers, ((0, 0), (0, 0), (0, 0), (0, panels * columns - width)))
+    rows, width = tile_rows(weights.shape, PAIRS_OF_A_ROW, 2), weights.shape[-1]
+    assert rows is not None
+    runs = _widened(weights.reshape(rows.segments, rows.numbers, width), 1, 2 * rows.count)
+    halves = runs.reshape(rows.segments, 2, rows.count, width).transpose(0, 2, 1, 3)
+    numbers = _widened(_in_rows(halves, rows), 2, panels * columns)
     found = []
     for _ in range(parts):
         short = numbers.astype(ml_dtypes.bfloat16)
         bits = short.view(np.uint16).astype(np.uint32)
-        found.append(bits[:, :, 0] | bits[:, :, 1] << np.uint32(16))
+        found.append(bits[:, 0] | bits[:, 1] << np.uint32(16))
         numbers = numbers - short.astype(weights.dtype)
     together = np.stack([one.reshape(depth, panels, columns) for one in found], axis=2)
     return np.ascontiguousarray(together.transpose(1, 0, 2, 3))
@@ -236,9 +247,10 @@ def _in_parts(
 def _in_quads(
     weights: NDArray[Any], panels: int, depth: int, parts: int, columns: int
 ) -> NDArray[Any]:
-    *_, channels, width = weights.shape
-    numbers = _overlapping(weights.reshape(-1, channels, width), BYTES_OF_A_ROW)
-    numbers = np.pad(numbers, ((0, 0), (0, 0), (0, panels * columns - width)))
+    rows, width = tile_rows(weights.shape, BYTES_OF_A_ROW, 1), weights.shape[-1]
+    assert rows is not None
+    runs = _widened(weights.reshape(rows.segments, rows.numbers, width), 1, rows.count)
+    numbers = _widened(_in_rows(runs, rows), 1, panels * columns)
     quads = numbers.reshape(depth, 4, panels, columns).transpose(2, 0, 3, 1)
     return np.ascontiguousarray(quads).view(np.uint32).reshape(panels, depth, parts, columns)
 

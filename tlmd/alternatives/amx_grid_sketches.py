@@ -1,0 +1,104 @@
+"""The sketches of convolutions for the CPU's matrix unit whose data are read where they are.
+
+In the first sketch some panels of weights are used for all blocks of rows before the next ones. In
+the second one the pixels of a block are made words before the block, for all panels of weights.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from tvm import sym
+
+from tlmd.alternatives import amx_grid, packed
+from tlmd.alternatives import amx_packed as stages
+from tlmd.alternatives.amx import BYTES, Kernel
+from tlmd.alternatives.amx_code import BF16, EDGE, INT8
+from tlmd.alternatives.amx_sketches import align, call, make
+from tlmd.alternatives.contraction import dtype_of, shape_of
+from tlmd.alternatives.implementation import REDUCTION
+from tlmd.alternatives.scheduling import Sketch, StageSchedule
+from tlmd.alternatives.words import WORD
+
+_MOST_STEPS, _MOST_PANELS = 72, 64
+
+
+def sketches(_program: StageSchedule) -> list[Sketch]:
+    """Those of a program."""
+    return [by_panels, by_rows]
+
+
+def by_panels(program: StageSchedule) -> None:
+    """Panels of weights for blocks of rows; the pixels are made words before."""
+    _schedule(program, makes_block=False)
+
+
+def by_rows(program: StageSchedule) -> None:
+    """Each block of rows, whose pixels are made words first, for all panels of weights."""
+    _schedule(program, makes_block=True)
+
+
+def _schedule(program: StageSchedule, makes_block: bool) -> None:
+    schedule = program.schedule
+    for one in program.names[: program.names.index(stages.MATRIX)]:
+        schedule.compute_inline(program.block(one))
+    products = program.block(amx_grid.PRODUCED)
+    kernel = _kernel(program, products)
+    block, rows, columns, *taps, words = schedule.get_loops(products)
+    tile, row = schedule.split(rows, [None, kernel.rows * EDGE])
+    panels, column = schedule.split(columns, [None, kernel.columns * EDGE])
+    depth, word = schedule.split(words, [1, None])
+    outside = len(taps) - len(kernel.window)
+    sums = *taps[:outside], depth
+    inner = *sums, tile, row, column, *taps[outside:], word
+    last = program.block(program.inline_from(packed.PLACED))
+    *pixels, x, channels = schedule.get_loops(last)
+    of_block, y = schedule.split(schedule.fuse(*pixels), [program.extents(products)[0], None])
+    width = kernel.columns * EDGE
+    is_whole = program.extents(last)[-1] % width == 0
+    factors = [1, None]
+    if is_whole and not makes_block:
+        factors = list(schedule.sample_perfect_tile(panels, 2, _MOST_PANELS))
+    chunk, panel = schedule.split(panels, factors)
+    schedule.reorder(chunk, block, panel, *inner)
+    if is_whole:
+        of_chunk, of_panel, channels = schedule.split(channels, [*factors, width])
+        schedule.reorder(of_chunk, of_block, of_panel, y, x, channels)
+        schedule.merge(panel, of_panel)
+    else:  # what is too many in the last panel is not written
+        of_chunk, of_block = schedule.split(of_block, [1, None])
+        schedule.merge(block, of_block)
+    chunk, block, *_ = schedule.get_loops(products)
+    outermost = schedule.fuse(chunk, block)
+    lanes = packed.written_lanes(program.extents(last)[-1], program.lanes)
+    _, lane = schedule.split(channels, [None, lanes])
+    schedule.vectorize(lane)
+    if makes_block:
+        schedule.compute_at(program.block(stages.MATRIX), outermost, preserve_unit_loops=True)
+    call(program, kernel, products, (outermost, sums[0], row))
+    make(program, stages.MATRIX, EDGE * BYTES[kernel.numbers])
+    align(program, kernel)
+
+
+def _kernel(program: StageSchedule, products: Any) -> Kernel:
+    """The kernel of a program, for as many taps as its sums of some steps have."""
+    block = program.schedule.get(products)
+    data, weights = (read.source for read in block.reads[-2:])
+    _, parts, elements = shape_of(data)
+    _, rows, _ = shape_of(block.writes[0].source)
+    tiles = shape_of(weights)[-1] // EDGE
+    numbers = BF16 if dtype_of(data) == WORD else INT8
+    steps, window = elements // BYTES[numbers] // EDGE, _window(block)
+    while window[1:] and steps * math.prod(count for count, _ in window) > _MOST_STEPS:
+        window = window[1:]
+    return Kernel(numbers, stages.rows_of_tiles(rows, tiles), tiles, steps, parts, window)
+
+
+def _window(block: Any) -> tuple[tuple[int, int], ...]:
+    """Taps, and rows of the data from one to the next."""
+    taps = [one for one in block.iter_vars if int(one.iter_type) == REDUCTION][:-1]
+    first = block.reads[-2].region[0].min
+    *pitches, _ = sym.detect_linear_equation(first, [one.var for one in taps])
+    found = zip(taps, pitches, strict=True)
+    return tuple((int(one.dom.extent), int(pitch)) for one, pitch in found)

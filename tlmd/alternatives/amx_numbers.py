@@ -1,0 +1,89 @@
+"""What the CPU's matrix unit multiplies, and how its words are made from channels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import tirx
+
+from tlmd.alternatives import bfloat16, int8
+from tlmd.alternatives.amx_code import BF16, INT8
+from tlmd.alternatives.contraction import shape_of
+from tlmd.alternatives.tile_rows import TileRows, tile_rows
+from tlmd.alternatives.transforms import (
+    AMX_BF16,
+    AMX_INT8,
+    AMX_PARTS,
+    BYTES_OF_A_ROW,
+    PAIRS_OF_A_ROW,
+)
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """What the unit multiplies."""
+
+    numbers: str
+    parts: int
+
+    work: float
+    """Over that of the direct program; it is tried first."""
+
+    @property
+    def given(self) -> str:
+        """The dtype of the data."""
+        return "float32" if self.numbers == BF16 else "uint8"
+
+    @property
+    def of_a_row(self) -> int:
+        """Elements of the matrix in a row of a tile."""
+        return PAIRS_OF_A_ROW if self.numbers == BF16 else BYTES_OF_A_ROW
+
+    @property
+    def of_an_element(self) -> int:
+        """Numbers of an element of the matrix."""
+        return 2 if self.numbers == BF16 else 1
+
+    def rows(self, weights: Any) -> TileRows | None:
+        """How the numbers for such weights lie in rows of tiles; None where none fit."""
+        return tile_rows(shape_of(weights), self.of_a_row, self.of_an_element)
+
+    def element(self, number: Callable[[Any], Any], rows: TileRows, part: Any, place: Any) -> Any:
+        """An element of the matrix, at a place in the rows of a segment, from its numbers."""
+        first, count = place if rows.is_run else _overlapping(place, rows), rows.count
+        if self.numbers == INT8:
+            return number(first)
+        # Bound, because a number may be a choice between an element and the padding.
+        names = [tirx.Var(name, self.given) for name in ("lower", "upper")]
+        pair = bfloat16.pair(*names)
+        if self.parts > 1:
+            pair = tirx.Select(part == 0, pair, bfloat16.pair(*map(bfloat16.rest, names)))
+        for name, channel in zip(names, (first, first + count), strict=True):
+            pair = tirx.Let(name, number(channel), pair)
+        return pair
+
+    def product(self, matrix: Any, row: Any, part: int, word: Any, weights: Any) -> Any:
+        """The products of a word of the matrix and one of the weights, added."""
+        if self.numbers == BF16:
+            return bfloat16.product(matrix[row, part, word], weights)
+        return int8.product(
+            [matrix[row, part, word * int8.QUAD + i] for i in range(int8.QUAD)], weights
+        )
+
+
+KINDS = {
+    AMX_BF16: Numbers(BF16, 1, 0.35),
+    AMX_PARTS: Numbers(BF16, 2, 0.65),
+    AMX_INT8: Numbers(INT8, 1, 0.2),
+}
+"""By the name of the alternative."""
+
+
+def _overlapping(place: Any, rows: TileRows) -> Any:
+    """The element of a segment at a place in its rows of tiles; the last row may begin earlier."""
+    count, of_a_row = rows.count, rows.of_a_row
+    if count % of_a_row == 0:
+        return place
+    return tirx.min(place // of_a_row * of_a_row, count - of_a_row) + place % of_a_row
