@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from functools import partial
 from typing import Any
 
 import tvm_ffi
@@ -22,30 +23,41 @@ from tlmd.alternatives.implementation import REDUCTION
 from tlmd.alternatives.product_loops import Products, built_loops, changes, extent, find, following
 
 _PRODUCED = amx_packed.PRODUCED, amx_grid.PRODUCED
-_ZEROS = [f"{name}_init" for name in _PRODUCED]
+_CALLS = "_update_o"  # follows the name of the block of products
 
 
 def changed(function: Any) -> Any | None:
     """The body of a scheduled program with its calls changed; None where it calls no kernel."""
     found = find(function, _PRODUCED)
-    if found is None:
+    prefetched = None if found is None else _prefetched(found)
+    is_whole: dict[str, bool] = {}
+
+    def products(realize: Any) -> Any:
+        """A block with its call."""
+        block, name = realize.block, str(realize.block.name_hint)
+        if not name.endswith(_CALLS):
+            return realize
+        sums = (one for one in block.iter_vars if int(one.iter_type) == REDUCTION)
+        begins_at_zero = all(int(one.dom.extent) == 1 for one in sums)
+
+        def call(statement: Any) -> Any:
+            arguments = list(getattr(statement.value, "args", ()))
+            called = str(getattr(arguments[0], "value", "")) if arguments else ""
+            if not called.startswith(NAME):
+                return statement
+            is_whole[name.removesuffix(_CALLS)] = begins_at_zero
+            has_sums = tirx.const(int(not begins_at_zero), "int64")
+            arguments[-3:] = has_sums, *(prefetched or arguments[-2:])
+            return tirx.Evaluate(tirx.call_extern("int32", called, *arguments[1:]))
+
+        return tvm_ffi.structural_map(realize, (tirx.Evaluate, call))
+
+    body = tvm_ffi.structural_map(function.body, (SBlockRealize, products))
+    if not is_whole:
         return None
-    is_whole = all(
-        int(one.dom.extent) == 1 for one in found.block.iter_vars if int(one.iter_type) == REDUCTION
-    )
-    begins = tirx.const(int(not is_whole), "int64")
-    prefetched = _prefetched(found)
-
-    def call(statement: Any) -> Any:
-        arguments = list(getattr(statement.value, "args", ()))
-        name = str(getattr(arguments[0], "value", "")) if arguments else ""
-        if not name.startswith(NAME):
-            return statement
-        arguments[-3:] = begins, *(prefetched or arguments[-2:])
-        return tirx.Evaluate(tirx.call_extern("int32", name, *arguments[1:]))
-
-    body = tvm_ffi.structural_map(function.body, (tirx.Evaluate, call))
-    return tvm_ffi.structural_map(body, (tirx.SeqStmt, _without_zeros)) if is_whole else body
+    zeros = {f"{name}_init" for name, known in is_whole.items() if known}
+    without = partial(_without_zeros, zeros)
+    return tvm_ffi.structural_map(body, (tirx.SeqStmt, without))
 
 
 def _prefetched(found: Products) -> tuple[Any, Any] | None:
@@ -67,12 +79,13 @@ def _prefetched(found: Products) -> tuple[Any, Any] | None:
     return address, tirx.const(lines, "int64")
 
 
-def _without_zeros(statement: Any) -> Any:
-    kept = [one for one in statement.seq if not _is_zeros(one)]
+def _without_zeros(names: set[str], statement: Any) -> Any:
+    kept = [one for one in statement.seq if not _is_block(one, names)]
     return kept[0] if len(kept) == 1 else tirx.SeqStmt(kept)
 
 
-def _is_zeros(nest: Any) -> bool:
+def _is_block(nest: Any, names: set[str]) -> bool:
+    """Whether this is a block with one of these names in loops."""
     while isinstance(nest, tirx.For):
         nest = nest.body
-    return isinstance(nest, SBlockRealize) and str(nest.block.name_hint) in _ZEROS
+    return isinstance(nest, SBlockRealize) and str(nest.block.name_hint) in names

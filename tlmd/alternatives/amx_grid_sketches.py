@@ -15,7 +15,7 @@ from tlmd.alternatives import amx_grid, packed
 from tlmd.alternatives import amx_packed as stages
 from tlmd.alternatives.amx import BYTES, Kernel
 from tlmd.alternatives.amx_code import BF16, EDGE, INT8
-from tlmd.alternatives.amx_sketches import align, call, make
+from tlmd.alternatives.amx_sketches import align, begin, call, make
 from tlmd.alternatives.contraction import dtype_of, shape_of
 from tlmd.alternatives.implementation import REDUCTION
 from tlmd.alternatives.scheduling import Sketch, StageSchedule
@@ -76,7 +76,8 @@ def _schedule(program: StageSchedule, makes_block: bool) -> None:
     schedule.vectorize(lane)
     if makes_block:
         schedule.compute_at(program.block(stages.MATRIX), outermost, preserve_unit_loops=True)
-    call(program, kernel, products, (outermost, sums[0], row))
+    begin(program, kernel, outermost)
+    call(program, kernel, products, sums[0], row)
     make(program, stages.MATRIX, EDGE * BYTES[kernel.numbers])
     align(program, kernel)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,14 +55,8 @@ class Numbers:
         first, count = place if rows.is_run else _overlapping(place, rows), rows.count
         if self.numbers == INT8:
             return number(first)
-        # Bound, because a number may be a choice between an element and the padding.
-        names = [tirx.Var(name, self.given) for name in ("lower", "upper")]
-        pair = bfloat16.pair(*names)
-        if self.parts > 1:
-            pair = tirx.Select(part == 0, pair, bfloat16.pair(*map(bfloat16.rest, names)))
-        for name, channel in zip(names, (first, first + count), strict=True):
-            pair = tirx.Let(name, number(channel), pair)
-        return pair
+        numbers = [number(channel) for channel in (first, first + count)]
+        return pair_of_parts(numbers, part if self.parts > 1 else None)
 
     def product(self, matrix: Any, row: Any, part: int, word: Any, weights: Any) -> Any:
         """The products of a word of the matrix and one of the weights, added."""
@@ -71,6 +65,23 @@ class Numbers:
         return int8.product(
             [matrix[row, part, word * int8.QUAD + i] for i in range(int8.QUAD)], weights
         )
+
+
+def pair_of_parts(numbers: Sequence[Any], part: Any | None, is_truncated: bool = False) -> Any:
+    """A pair of two numbers rounded to bfloat16, or of a part of each; `part`: which one.
+
+    `is_truncated`: numbers that are not negative are rounded towards 0.
+    """
+    pair = bfloat16.truncated_pair if is_truncated else bfloat16.pair
+    rest = bfloat16.truncated_rest if is_truncated else bfloat16.rest
+    # Bound, because a number may be a choice between an element and the padding.
+    names = [tirx.Var(name, "float32") for name in ("lower", "upper")]
+    found = pair(*names)
+    if part is not None:
+        found = tirx.Select(part == 0, found, pair(*map(rest, names)))
+    for name, number in zip(names, numbers, strict=True):
+        found = tirx.Let(name, number, found)
+    return found
 
 
 KINDS = {

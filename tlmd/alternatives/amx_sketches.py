@@ -65,7 +65,8 @@ def _schedule(program: StageSchedule, makes_block: bool) -> None:
         schedule.compute_at(program.block(stages.MATRIX), block, preserve_unit_loops=True)
     _write(program, chunk if blocks > 1 else tile)
     outermost = block if makes_block else schedule.fuse(block, chunk)
-    call(program, kernel, products, (outermost, depth, row))
+    begin(program, kernel, outermost)
+    call(program, kernel, products, depth, row)
     if amx_lines.LINES in passes:
         _copy(program)
     for one in ([stages.ROUNDED] if stages.ROUNDED in passes else []) + [stages.MATRIX]:
@@ -79,13 +80,16 @@ def align(program: StageSchedule, kernel: Kernel) -> None:
     program.schedule.storage_align(matrix, 0, 0, _ALIGNED * each, _APART * each)
 
 
-def call(program: StageSchedule, kernel: Kernel, products: Any, loops: tuple[Any, ...]) -> None:
-    """Call the kernel in its loop; `loops`: the outermost one, that of the blocks of the sum, and
-    the first one of the kernel."""
-    schedule, (outermost, depth, row) = program.schedule, loops
+def begin(program: StageSchedule, kernel: Kernel, outermost: Any) -> None:
+    """Import the kernel at the outermost loop, which is parallel."""
     # TVM's postprocessors would do this after the zeros are separated, and then it is refused.
-    schedule.parallel(outermost)
-    schedule.annotate(outermost, "pragma_import_llvm", kernel.imported)
+    program.schedule.parallel(outermost)
+    program.schedule.annotate(outermost, "pragma_import_llvm", kernel.imported)
+
+
+def call(program: StageSchedule, kernel: Kernel, products: Any, depth: Any, row: Any) -> None:
+    """Call the kernel in its first loop, `row`; `depth`: the loop of the blocks of the sum."""
+    schedule = program.schedule
     zeros = schedule.decompose_reduction(products, depth)
     _, lane = schedule.split(schedule.get_loops(zeros)[-1], [None, program.lanes])
     schedule.vectorize(lane)

@@ -11,20 +11,18 @@ import json
 import math
 import operator
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
-import tvm
 from tvm import te, tirx
 
 from tlmd.alternatives import bfloat16, softmax
 from tlmd.alternatives.attention_operand import Operand
 from tlmd.alternatives.contraction import DTYPE, axis, long
-from tlmd.alternatives.implementation import Implementation
 from tlmd.alternatives.kernel import VectorUnit, multiple
 from tlmd.alternatives.packed import clamped
 from tlmd.alternatives.softmax import LOG2_E, limits, maximum
-from tlmd.alternatives.transforms import ATTENTION_BF16
 
 KEYS, SCORES, BIASED, LIMITS, SHIFTED, WEIGHTS, CONTEXT, PLACED = (
     f"attention_{stage}"
@@ -128,7 +126,7 @@ class Attention:
         if self.bf16:
             short = self._pairs(weights)
             pairs = int(short.shape[-1])
-            total = self._reduced(lambda *at: bfloat16.added(short[at]), pairs, te.sum, *SUMS)
+            total = self._reduced(partial(self._added, short), pairs, te.sum, *SUMS)
             context = self._context(short, value)
         else:
             total = self._reduced(weights, self.padded_keys, te.sum, *SUMS)
@@ -226,8 +224,11 @@ class Attention:
             return value if most is None else tirx.min(most[index], value)
 
         exponents = self._stage((self.padded_keys,), shifted, SHIFTED)
-        power = softmax.power_of_two_to_truncate if self.bf16 else softmax.power_of_two
+        power = self._power()
         return self._stage((self.padded_keys,), lambda *at: power(exponents[at]), WEIGHTS)
+
+    def _power(self) -> Callable[[Any], Any]:
+        return softmax.power_of_two_to_truncate if self.bf16 else softmax.power_of_two
 
     def _reduced(self, values: Any, extent: int, combine: Any, *names: str) -> Any:
         """Combine `extent` values of each row, in three steps with these `names`: of each lane, of
@@ -275,6 +276,9 @@ class Attention:
             SHORT_WEIGHTS,
         )
 
+    def _added(self, short: Any, *at: Any) -> Any:
+        return bfloat16.added(short[at])
+
     def _values(self, value: Any, count: int) -> Any:
         """The values, or `count` pairs of them, one after the other: ``[B * H, count, D]``."""
 
@@ -285,15 +289,3 @@ class Attention:
 
         groups = self.value.size("B") * self.value.size("H")
         return te.compute(long((groups, count, self.value.size("D"))), element, name=VALUES)
-
-
-def short_attention(direct: Implementation, attention: Attention) -> Implementation | None:
-    """The program in bfloat16; None where heads of `attention` are no whole vectors of pairs."""
-    least = bfloat16.PAIR * attention.lanes
-    if attention.key.size("D") % least or attention.value.size("D") % least:
-        return None
-    *given, _ = direct.module["main"].params
-    tensors = [te.placeholder(p.ty.shape, DTYPE, name=f"p{i}") for i, p in enumerate(given)]
-    made = te.create_prim_func([*tensors, replace(attention, bf16=True)(*tensors)])
-    module, work = tvm.IRModule({"main": made}), direct.work / bfloat16.PAIR
-    return Implementation(ATTENTION_BF16, module, direct.flops, work)

@@ -13,9 +13,9 @@ from tlmd.alternatives.scheduling import Sketch, StageSchedule
 _MOST_VECTORS, _MOST_UNROLLED = 4, 4
 
 
-def sketches(_: StageSchedule) -> list[Sketch]:
-    """Those of a program."""
-    return [by_rows]
+def sketches(program: StageSchedule) -> list[Sketch]:
+    """Those of a program; those for the matrix unit are in `attention_amx_sketches`."""
+    return [by_rows] if stages.KEYS in program.names else []
 
 
 def by_rows(program: StageSchedule) -> None:
@@ -35,7 +35,7 @@ def by_rows(program: StageSchedule) -> None:
     schedule.fuse(vectors, lane)
     summed_factors = schedule.sample_perfect_tile(summed, 2, _MOST_UNROLLED)
 
-    _place(program, (blocks, tiles, row))
+    place(program, (blocks, tiles, row))
     _product(program, context, (row, value_vectors), summed_factors)
     _product(program, scores, (row, key_vectors), depth_factors)
     for name in (_written(program.names), stages.BIASED, stages.QUERY, stages.VALUES):
@@ -43,13 +43,19 @@ def by_rows(program: StageSchedule) -> None:
             (inner,) = program.loops(name, 1)
             width = math.gcd(int(schedule.get(inner).extent), program.lanes)
             schedule.vectorize(schedule.split(inner, [None, width])[1])
+    reduce_lanes(program)
+    _keys(program)
+
+
+def reduce_lanes(program: StageSchedule) -> None:
+    """Find maxima and sums by vectors first, and then of the few lanes that are left."""
+    schedule = program.schedule
     for *vectors, last in (stages.MAXIMA, stages.SUMS):
         for name in (name for name in vectors if name in program.names):
             lane, part = program.loops(name, 2)
             schedule.reorder(part, lane)
             schedule.vectorize(lane)
         schedule.unroll(program.loops(last, 1)[0])
-    _keys(program)
 
 
 def _written(names: list[str]) -> str:
@@ -57,8 +63,11 @@ def _written(names: list[str]) -> str:
     return stages.SHORT_WEIGHTS if stages.SHORT_WEIGHTS in names else stages.WEIGHTS
 
 
-def _place(program: StageSchedule, rows: tuple[Any, Any, Any]) -> None:
-    """Order the loops of the result, and compute at its blocks of rows what it needs."""
+def place(program: StageSchedule, rows: tuple[Any, ...], is_fused: bool = False) -> Any:
+    """Order the loops of the result, and compute at its blocks of rows what it needs.
+
+    `is_fused`: the loops over images, heads and blocks are one. Returns the loop over blocks.
+    """
     schedule, names = program.schedule, program.names
     last = program.block(names[-1])
     images, row, heads, columns = schedule.get_loops(last)
@@ -66,6 +75,7 @@ def _place(program: StageSchedule, rows: tuple[Any, Any, Any]) -> None:
     vectors, lane = program.vectors(columns)
     schedule.reorder(images, heads, block, tile, inner, vectors, lane)
     program.kernel((vectors,), lane)
+    block = schedule.fuse(images, heads, block) if is_fused else block
     written = _written(names)
     for name in names[names.index(stages.SHIFTED) : names.index(written)]:
         schedule.compute_inline(program.block(name))
@@ -76,6 +86,7 @@ def _place(program: StageSchedule, rows: tuple[Any, Any, Any]) -> None:
         moved = [stages.QUERY, *moved]
     for name in reversed(moved):
         schedule.compute_at(program.block(name), block, preserve_unit_loops=True)
+    return block
 
 
 def _product(program: StageSchedule, block: Any, kernel: tuple[Any, Any], sums: Any) -> None:

@@ -84,6 +84,11 @@ def truncated_pair(lower: Any, upper: Any) -> Any:
     return (first >> _bits(16)) | (second & _bits(_UPPER))
 
 
+def truncated_rest(number: Any) -> Any:
+    """What `truncated_pair` leaves of a number that is not negative; of NaN NaN."""
+    return number - tirx.reinterpret("float32", _limited(number) & _bits(_UPPER))
+
+
 def added(both: Any) -> Any:
     """The sum of the numbers of a pair: a float32."""
     return _lower(both) + _upper(both)

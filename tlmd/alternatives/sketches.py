@@ -12,6 +12,8 @@ from tlmd.alternatives import (
     amx_packed,
     amx_sketches,
     attention,
+    attention_amx,
+    attention_amx_sketches,
     attention_sketches,
     packed,
     packed_sketches,
@@ -35,6 +37,7 @@ _SKETCHES = {
     amx_grid.PRODUCED: amx_grid_sketches.sketches,
     strassen.PRODUCTS: strassen_sketches.sketches,
     attention.SCORES: attention_sketches.sketches,
+    attention_amx.KEYS: attention_amx_sketches.sketches,
 }
 """By the name of a block that only such programs have."""
 

@@ -13,7 +13,8 @@ from tvm.ir import GenericConst, IRModule
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tlmd.alternatives import amx_code, amx_packed
-from tlmd.alternatives.attention import Attention, short_attention
+from tlmd.alternatives.attention import Attention
+from tlmd.alternatives.attention_short import short_attention, unit_attention
 from tlmd.alternatives.implementation import DIRECT, PER_WEIGHT, Implementation
 from tlmd.alternatives.packed import packed
 from tlmd.alternatives.strassen import strassen
@@ -79,16 +80,15 @@ def _implementations(task: Task, strict_numerics: bool, precision: str) -> list[
     weights = [module["main"].params[index].ty.shape for index in task.constants]
     elements = sum(math.prod(int(extent) for extent in shape) for shape in weights)
     direct = Implementation(DIRECT, module, task.flops, task.flops + PER_WEIGHT * elements)
+    by_unit = _by_unit(task.target, strict_numerics, precision)
     if task.attention:
         attention = Attention.from_json(task.attention)
-        short = short_attention(direct, attention) if precision == BF16 else None
-        return [direct] if short is None else [direct, short]
+        short = [short_attention(direct, attention)] if precision == BF16 else []
+        short += [unit_attention(direct, attention, name) for name in by_unit if name != AMX_INT8]
+        return [direct, *(one for one in short if one is not None)]
     names = [PACKED, *_SHORT.get(precision, [])]
     others = [packed(direct, task.constants, unit, name) for name in names]
-    others += [
-        amx_packed.packed(direct, task.constants, name)
-        for name in _by_unit(task.target, strict_numerics, precision)
-    ]
+    others += [amx_packed.packed(direct, task.constants, name) for name in by_unit]
     found = [direct, *(other for other in others if other is not None)]
     if not strict_numerics:
         found += [*winograd(direct, unit), *strassen(direct, task.constants, unit)]
