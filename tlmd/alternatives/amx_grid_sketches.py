@@ -52,34 +52,49 @@ def _schedule(program: StageSchedule, makes_block: bool) -> None:
     outside = len(taps) - len(kernel.window)
     sums = *taps[:outside], depth
     inner = *sums, tile, row, column, *taps[outside:], word
-    last = program.block(program.inline_from(packed.PLACED))
-    *pixels, x, channels = schedule.get_loops(last)
-    of_block, y = schedule.split(schedule.fuse(*pixels), [program.extents(products)[0], None])
-    width = kernel.columns * EDGE
-    is_whole = program.extents(last)[-1] % width == 0
-    factors = [1, None]
-    if is_whole and not makes_block:
-        factors = list(schedule.sample_perfect_tile(panels, 2, _MOST_PANELS))
-    chunk, panel = schedule.split(panels, factors)
-    schedule.reorder(chunk, block, panel, *inner)
-    if is_whole:
-        of_chunk, of_panel, channels = schedule.split(channels, [*factors, width])
-        schedule.reorder(of_chunk, of_block, of_panel, y, x, channels)
-        schedule.merge(panel, of_panel)
-    else:  # what is too many in the last panel is not written
-        of_chunk, of_block = schedule.split(of_block, [1, None])
-        schedule.merge(block, of_block)
-    chunk, block, *_ = schedule.get_loops(products)
-    outermost = schedule.fuse(chunk, block)
-    lanes = packed.written_lanes(program.extents(last)[-1], program.lanes)
-    _, lane = schedule.split(channels, [None, lanes])
-    schedule.vectorize(lane)
+    outermost = _joined(program, kernel, (block, panels), inner, is_chunked=not makes_block)
     if makes_block:
         schedule.compute_at(program.block(stages.MATRIX), outermost, preserve_unit_loops=True)
     begin(program, kernel, outermost)
     call(program, kernel, products, sums[0], row)
     make(program, stages.MATRIX, EDGE * BYTES[kernel.numbers])
     align(program, kernel)
+
+
+def _joined(
+    program: StageSchedule,
+    kernel: Kernel,
+    loops: tuple[Any, Any],
+    inner: tuple[Any, ...],
+    is_chunked: bool,
+) -> Any:
+    """Make the products and what is done with the result in the same loops; returns the outermost.
+
+    `loops`: over blocks and panels, `inner`: all others of the products. `is_chunked`: some panels
+    of weights are used for all blocks before the next ones. What is too many in the last panel is
+    not written, so the result of a block is written when all of its panels are there.
+    """
+    schedule, (block, panels) = program.schedule, loops
+    products = program.block(amx_grid.PRODUCED)
+    last = program.block(program.inline_from(packed.PLACED))
+    *pixels, x, channels = schedule.get_loops(last)
+    of_block, y = schedule.split(schedule.fuse(*pixels), [program.extents(products)[0], None])
+    columns, width = program.extents(last)[-1], kernel.columns * EDGE
+    factors = [1, None]
+    if is_chunked and columns % width == 0:
+        factors = list(schedule.sample_perfect_tile(panels, 2, _MOST_PANELS))
+    chunk, panel = schedule.split(panels, factors)
+    schedule.reorder(chunk, block, panel, *inner)
+    if columns % width == 0:
+        of_chunk, of_panel, channels = schedule.split(channels, [*factors, width])
+        schedule.reorder(of_chunk, of_block, of_panel, y, x, channels)
+        schedule.merge(panel, of_panel)
+    else:
+        _, of_block = schedule.split(of_block, [1, None])
+        schedule.merge(block, of_block)
+    _, lane = schedule.split(channels, [None, packed.written_lanes(columns, program.lanes)])
+    schedule.vectorize(lane)
+    return schedule.fuse(*schedule.get_loops(products)[:2])
 
 
 def _kernel(program: StageSchedule, products: Any) -> Kernel:
