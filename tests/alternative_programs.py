@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import tvm
 
+from tlmd.alternatives.prefetch import with_prefetches
 from tlmd.alternatives.transforms import transform
 from tlmd.language.sentence import decode, encode
 from tlmd.space.space import TaskSpace
@@ -58,6 +59,18 @@ def direct_outputs(task: Task, info: TargetInfo) -> tuple[list[Any], Any]:
         if given[index].shape != shape:
             given[index] = transform(task.alternative, given[index], shape)
     return given, want
+
+
+def candidate_outputs(task: Task, sketch: int, calls: str, info: TargetInfo) -> tuple[Any, Any]:
+    """What a random candidate as it is built, and the direct program compute.
+
+    The candidate must call what has `calls` in its name.
+    """
+    given, want = direct_outputs(task, info)
+    space = TaskSpace(task)
+    final = with_prefetches(space.finish(space.random(Random(0), sketch)).mod)
+    assert calls in final.script()
+    return run(final, given, info), want
 
 
 def run(module: Any, given: list[Any], info: TargetInfo) -> Any:

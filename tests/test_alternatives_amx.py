@@ -25,7 +25,12 @@ from tvm import te, tirx
 from tvm.sym import Analyzer
 
 from benchmarks import onnx_models
-from tests.alternative_programs import check_random_candidates, direct_outputs, run
+from tests.alternative_programs import (
+    candidate_outputs,
+    check_random_candidates,
+    direct_outputs,
+    run,
+)
 from tlmd.alternatives import amx, amx_code, amx_packed, bfloat16
 from tlmd.alternatives.contraction import substituted
 from tlmd.alternatives.kernel import multiple
@@ -226,11 +231,7 @@ def test_unscheduled_programs_of_bytes_are_exact_on_any_cpu(tasks_of_bytes: list
 @pytest.mark.skipif(not has_amx(INFO, amx_code.INT8), reason="this CPU has no matrix unit")
 def test_candidates_of_bytes_are_exact(tasks_of_bytes: list[Task]) -> None:
     for task, sketch in itertools.product(tasks_of_bytes, range(2)):
-        given_arrays, want = direct_outputs(task, INFO)
-        space = TaskSpace(task)
-        final = with_prefetches(space.finish(space.random(Random(0), sketch)).mod)
-        assert "tlmd_amx_int8" in final.script()
-        got = run(final, given_arrays, INFO)
+        got, want = candidate_outputs(task, sketch, "tlmd_amx_int8", INFO)
         assert np.abs(got.astype(np.float64) - want).max() <= 1e-5 * np.abs(want).max()
 
 
@@ -244,11 +245,8 @@ def test_candidates_are_right_and_can_be_said() -> None:
 @needs_amx
 def test_candidates_call_the_unit_and_may_prefetch() -> None:
     for task, sketch in itertools.product(made_for_unit(INFO, BF16), range(2)):
-        space = TaskSpace(task)
-        final = with_prefetches(space.finish(space.random(Random(0), sketch)).mod)
-        assert "tlmd_amx_bf16" in final.script()
-        given_arrays, want = direct_outputs(task, INFO)
-        error = np.abs(run(final, given_arrays, INFO) - want).max()
+        got, want = candidate_outputs(task, sketch, "tlmd_amx_bf16", INFO)
+        error = np.abs(got - want).max()
         assert 0 < error < tolerance("float32", 1, "bfloat16") * np.sqrt((want**2).mean())
 
 

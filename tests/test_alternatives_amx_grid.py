@@ -16,7 +16,12 @@ from hypothesis import strategies as st
 from torch import nn
 
 from benchmarks import onnx_models
-from tests.alternative_programs import check_random_candidates, direct_outputs, run
+from tests.alternative_programs import (
+    candidate_outputs,
+    check_random_candidates,
+    direct_outputs,
+    run,
+)
 from tlmd.alternatives import amx_grid, amx_lines, amx_packed
 from tlmd.alternatives.amx_code import INT8
 from tlmd.alternatives.implementation import Implementation
@@ -183,9 +188,5 @@ def test_unscheduled_programs_of_bytes_are_exact_on_any_cpu(tasks_of_bytes: list
 @pytest.mark.skipif(not has_amx(INFO, INT8), reason="this CPU has no matrix unit")
 def test_candidates_of_bytes_are_exact(tasks_of_bytes: list[Task]) -> None:
     for task, sketch in itertools.product(tasks_of_bytes, range(2)):
-        given_arrays, want = direct_outputs(task, INFO)
-        space = TaskSpace(task)
-        final = with_prefetches(space.finish(space.random(Random(0), sketch)).mod)
-        assert "tlmd_amx_int8" in final.script()
-        got = run(final, given_arrays, INFO)
+        got, want = candidate_outputs(task, sketch, "tlmd_amx_int8", INFO)
         assert np.abs(got.astype(np.float64) - want).max() <= 1

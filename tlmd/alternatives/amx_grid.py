@@ -13,14 +13,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import reduce
-from operator import add
 from typing import Any
 
 from tvm import te
 
 from tlmd.alternatives import amx
-from tlmd.alternatives.amx_code import EDGE, PRODUCTS
+from tlmd.alternatives.amx_code import EDGE
 from tlmd.alternatives.amx_numbers import Numbers
 from tlmd.alternatives.contraction import (
     Contraction,
@@ -124,7 +122,7 @@ def matrix(grid: Grid, kind: Numbers, tile_rows: TileRows, data: Any, name: str)
 def products(kind: Numbers, grid: Grid, data: Any, weights: Any, columns: int) -> Any:
     """The sums as ``[blocks, rows, columns]``, of a matrix and packed weights."""
     taps = [axis(count, "tap") for count, _ in grid.window]
-    _, parts, elements = (int(extent) for extent in data.shape)
+    elements = int(data.shape[-1])
     panel = int(weights.shape[-1])
     depth = elements // amx.BYTES[kind.numbers]
     k = axis(depth, "k")
@@ -135,11 +133,9 @@ def products(kind: Numbers, grid: Grid, data: Any, weights: Any, columns: int) -
         for one, (_, pitch) in zip(taps, grid.window, strict=True):
             first = first + one.var * pitch
         chosen, place = column // panel, column % panel
-        terms = (
-            kind.product(data, first, a, k.var, weights[chosen, tap * depth + k.var, b, place])
-            for a, b in PRODUCTS[parts]
-        )
-        return te.sum(reduce(add, terms), axis=[*taps, k])
+        word = tap * depth + k.var
+        found = kind.products(data, first, k.var, lambda b: weights[chosen, word, b, place])
+        return te.sum(found, axis=[*taps, k])
 
     return te.compute(long((grid.blocks, grid.rows, columns)), value, name=PRODUCED)
 

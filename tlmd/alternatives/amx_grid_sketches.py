@@ -14,12 +14,11 @@ from tvm import sym
 from tlmd.alternatives import amx_grid, packed
 from tlmd.alternatives import amx_packed as stages
 from tlmd.alternatives.amx import BYTES, Kernel
-from tlmd.alternatives.amx_code import BF16, EDGE, INT8
-from tlmd.alternatives.amx_sketches import align, begin, call, make
-from tlmd.alternatives.contraction import dtype_of, shape_of
+from tlmd.alternatives.amx_code import EDGE
+from tlmd.alternatives.amx_sketches import align, begin, call, make, numbers_of
+from tlmd.alternatives.contraction import shape_of
 from tlmd.alternatives.implementation import REDUCTION
 from tlmd.alternatives.scheduling import Sketch, StageSchedule
-from tlmd.alternatives.words import WORD
 
 _MOST_STEPS, _MOST_PANELS = 72, 64
 
@@ -104,7 +103,7 @@ def _kernel(program: StageSchedule, products: Any) -> Kernel:
     _, parts, elements = shape_of(data)
     _, rows, _ = shape_of(block.writes[0].source)
     tiles = shape_of(weights)[-1] // EDGE
-    numbers = BF16 if dtype_of(data) == WORD else INT8
+    numbers = numbers_of(data)
     steps, window = elements // BYTES[numbers] // EDGE, _window(block)
     while window[1:] and steps * math.prod(count for count, _ in window) > _MOST_STEPS:
         window = window[1:]

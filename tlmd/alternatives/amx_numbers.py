@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import reduce
+from operator import add
 from typing import Any
 
 from tvm import tirx
 
 from tlmd.alternatives import bfloat16, int8
-from tlmd.alternatives.amx_code import BF16, INT8
+from tlmd.alternatives.amx_code import BF16, INT8, PRODUCTS
 from tlmd.alternatives.contraction import shape_of
 from tlmd.alternatives.tile_rows import TileRows, tile_rows
 from tlmd.alternatives.transforms import (
@@ -58,7 +60,15 @@ class Numbers:
         numbers = [number(channel) for channel in (first, first + count)]
         return pair_of_parts(numbers, part if self.parts > 1 else None)
 
-    def product(self, matrix: Any, row: Any, part: int, word: Any, weights: Any) -> Any:
+    def products(self, matrix: Any, row: Any, word: Any, weights: Callable[[int], Any]) -> Any:
+        """The products of a word of the matrix and one of the weights, of all parts, added.
+
+        `weights`: the word of a part.
+        """
+        of_parts = PRODUCTS[self.parts]
+        return reduce(add, (self._product(matrix, row, a, word, weights(b)) for a, b in of_parts))
+
+    def _product(self, matrix: Any, row: Any, part: int, word: Any, weights: Any) -> Any:
         """The products of a word of the matrix and one of the weights, added."""
         if self.numbers == BF16:
             return bfloat16.product(matrix[row, part, word], weights)

@@ -15,14 +15,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import partial, reduce
-from operator import add
+from functools import partial
 from typing import Any
 
 from tvm import te
 
 from tlmd.alternatives import amx, amx_grid, amx_lines, contraction
-from tlmd.alternatives.amx_code import BF16, EDGE, PRODUCTS
+from tlmd.alternatives.amx_code import BF16, EDGE
 from tlmd.alternatives.amx_grid import Grid
 from tlmd.alternatives.amx_numbers import KINDS, Numbers
 from tlmd.alternatives.contraction import (
@@ -116,17 +115,14 @@ def _stages(found: Contraction, kind: Numbers, tile_rows: TileRows, grid: Grid |
 
 
 def _products(kind: Numbers, matrix: Any, weights: Any, width: int) -> Any:
-    rows, parts, _ = (int(extent) for extent in matrix.shape)
+    rows = int(matrix.shape[0])
     _, depth, _, panel = (int(extent) for extent in weights.shape)
     k = axis(depth, "k")
 
     def value(row: Any, column: Any) -> Any:
         chosen, place = column // panel, column % panel
-        terms = (
-            kind.product(matrix, row, a, k.var, weights[chosen, k.var, b, place])
-            for a, b in PRODUCTS[parts]
-        )
-        return te.sum(reduce(add, terms), axis=[k])
+        found = kind.products(matrix, row, k.var, lambda b: weights[chosen, k.var, b, place])
+        return te.sum(found, axis=[k])
 
     return te.compute(long((rows, width)), value, name=PRODUCED)
 

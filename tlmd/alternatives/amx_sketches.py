@@ -69,8 +69,9 @@ def _schedule(program: StageSchedule, makes_block: bool) -> None:
     call(program, kernel, products, depth, row)
     if amx_lines.LINES in passes:
         _copy(program)
-    for one in ([stages.ROUNDED] if stages.ROUNDED in passes else []) + [stages.MATRIX]:
-        make(program, one, EDGE * BYTES[kernel.numbers])
+    for one in (stages.ROUNDED, stages.MATRIX):
+        if one in program.names:
+            make(program, one, EDGE * BYTES[kernel.numbers])
     align(program, kernel)
 
 
@@ -105,10 +106,19 @@ def _kernel(program: StageSchedule, products: Any) -> tuple[Kernel, int]:
     rows, parts, _ = shape_of(data)
     _, depth, _, columns = shape_of(weights)
     steps, tiles = depth // EDGE, columns // EDGE
-    most = max(step for step in range(1, _MOST_STEPS + 1) if steps % step == 0)
-    numbers = BF16 if dtype_of(data) == WORD else INT8
-    kernel = Kernel(numbers, stages.rows_of_tiles(rows, tiles), tiles, most, parts)
+    most = most_steps(steps)
+    kernel = Kernel(numbers_of(data), stages.rows_of_tiles(rows, tiles), tiles, most, parts)
     return kernel, steps // most
+
+
+def most_steps(steps: int) -> int:
+    """Steps of a call, of so many in a sum: a block of it fits into the second-level cache."""
+    return max(step for step in range(1, _MOST_STEPS + 1) if steps % step == 0)
+
+
+def numbers_of(data: Any) -> str:
+    """What a kernel with these data multiplies."""
+    return BF16 if dtype_of(data) == WORD else INT8
 
 
 def _write(program: StageSchedule, at: Any) -> None:

@@ -147,8 +147,8 @@ class Attention:
 
     def _stage(self, extents: tuple[int, ...], element: Callable[..., Any], name: str) -> Any:
         """A tensor ``[images * heads, padded rows, ...]``."""
-        groups = self.query.size("B") * self.query.size("H")
-        return te.compute(long((groups, self._padded[0], *extents)), element, name=name)
+        shape = self.query.groups, self._padded[0], *extents
+        return te.compute(long(shape), element, name=name)
 
     def _head(self, group: Any, operand: Operand) -> dict[str, Any]:
         heads = self.query.size("H")
@@ -169,10 +169,9 @@ class Attention:
 
     def _scores(self, query: Any, key: Any, factor: float) -> Any:
         depth = self.key.size("D") // (bfloat16.PAIR if self.bf16 else 1)
-        groups = self.key.size("B") * self.key.size("H")
         shared, times = self.query.size("H") // self.key.size("H"), tirx.const(factor, DTYPE)
         panels = te.compute(
-            long((groups, self.padded_keys // self.panel, depth, self.panel)),
+            long((self.key.groups, self.padded_keys // self.panel, depth, self.panel)),
             lambda g, p, d, c: self._one_or_pair(
                 lambda at: self._of_key(self.key, key, g, p * self.panel + c, at) * times, d, depth
             ),
@@ -287,5 +286,5 @@ class Attention:
                 lambda at: self._of_key(self.value, value, group, at, column), index, count
             )
 
-        groups = self.value.size("B") * self.value.size("H")
-        return te.compute(long((groups, count, self.value.size("D"))), element, name=VALUES)
+        shape = self.value.groups, count, self.value.size("D")
+        return te.compute(long(shape), element, name=VALUES)

@@ -61,7 +61,7 @@ class UnitAttention(Attention):
             )
 
         panels = self.padded_keys // PANEL, depth, self.parts, PANEL
-        keys = te.compute(long((self._groups(self.key), *panels)), of_key, name=KEYS)
+        keys = te.compute(long((self.key.groups, *panels)), of_key, name=KEYS)
         queries = self._stage((self.parts, depth), of_query, QUERY)
         return self._products(queries, keys, self.key, self.padded_keys, SCORES)
 
@@ -86,15 +86,12 @@ class UnitAttention(Attention):
                 lambda k: self._of_key(self.value, value, group, k, at), index, count, part
             )
 
-        shape = self._groups(self.value), width // PANEL, count, self.parts, PANEL
+        shape = self.value.groups, width // PANEL, count, self.parts, PANEL
         values = te.compute(long(shape), of_value, name=VALUES)
         return self._products(weights, values, self.value, width, CONTEXT)
 
     def _power(self) -> Callable[[Any], Any]:
         return softmax.power_of_two_to_truncate if self.parts == 1 else softmax.power_of_two
-
-    def _groups(self, operand: Operand) -> int:
-        return operand.size("B") * operand.size("H")
 
     def _word(
         self,

@@ -8,13 +8,13 @@ from tlmd.alternatives import amx_packed
 from tlmd.alternatives import attention as stages
 from tlmd.alternatives.amx import Kernel
 from tlmd.alternatives.amx_code import BF16, EDGE
-from tlmd.alternatives.amx_sketches import begin, call, make
+from tlmd.alternatives.amx_sketches import begin, call, make, most_steps
 from tlmd.alternatives.attention_amx import COLUMNS, KEYS, PANEL
 from tlmd.alternatives.attention_sketches import place, reduce_lanes
 from tlmd.alternatives.contraction import shape_of
 from tlmd.alternatives.scheduling import Sketch, StageSchedule
 
-_MOST_STEPS, _MOST_TILES = 48, 16
+_MOST_TILES = 16
 
 
 def sketches(_: StageSchedule) -> list[Sketch]:
@@ -50,9 +50,7 @@ def by_tiles(program: StageSchedule) -> None:
 def _kernel(program: StageSchedule, block: Any, rows: int) -> Kernel:
     """The kernel of the products of a block."""
     *_, words, parts, _ = shape_of(program.schedule.get(block).reads[-1].source)
-    steps = words // EDGE
-    most = max(step for step in range(1, _MOST_STEPS + 1) if steps % step == 0)
-    return Kernel(BF16, rows, COLUMNS, most, parts)
+    return Kernel(BF16, rows, COLUMNS, most_steps(words // EDGE), parts)
 
 
 def _product(program: StageSchedule, block: Any, kernel: Kernel) -> None:

@@ -31,6 +31,11 @@ class Operand:
             return self.heads
         return self.shape[self.order.index(letter)]
 
+    @property
+    def groups(self) -> int:
+        """Heads of all images."""
+        return self.size("B") * self.size("H")
+
     def read(self, tensor: Any, **at: Any) -> Any:
         """An element, by the letters of the dimensions; heads are counted among its own."""
         at["H"] = at["H"] * self.step + self.first
