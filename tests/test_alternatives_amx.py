@@ -171,7 +171,8 @@ def test_kernels_prefetch_the_next_block_of_weights() -> None:
     assert "amx_products_init" not in with_prefetches(final).script(show_meta=False)
     calls.clear()
     tvm_ffi.structural_walk(with_prefetches(final)["main"].body, (tirx.Evaluate, calls.append))
-    (after,) = (call.value for call in calls if hasattr(call.value, "args"))
+    begin, after, end = (call.value for call in calls if hasattr(call.value, "args"))
+    assert [str(one.args[0].value) for one in (begin, end)] == [amx_code.BEGIN, amx_code.END]
     shape = [int(extent) for extent in read.source.shape]
     counts = [int(loop.extent) for loop in loops]
     steps, lines = int(after.args[1]), int(after.args[-1])

@@ -7,6 +7,7 @@ import re
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -67,9 +68,9 @@ class Unit:
 
 
 @settings(deadline=None)
-@given(kernels, st.integers(0, 3), st.booleans())
+@given(kernels, st.integers(0, 3), st.booleans(), st.booleans())
 def test_the_code_of_a_kernel_adds_all_products(
-    kernel: amx.Kernel, apart: int, has_sums: bool
+    kernel: amx.Kernel, apart: int, has_sums: bool, is_ready: bool
 ) -> None:
     rng = np.random.default_rng(0)
     rows, columns, words = kernel.rows * 16, kernel.columns * 16, kernel.steps * 16
@@ -78,7 +79,8 @@ def test_the_code_of_a_kernel_adds_all_products(
     b = rng.random((kernel.all_steps * 16, kernel.parts, columns))
     strides = {"c_row": c.shape[1], "a_row": a.shape[1], "a_part": words, "b_row": b[0].size}
     unit = Unit({"c": c.copy().ravel(), "a": a.ravel(), "b": b.ravel()}, strides)
-    text = kernel.imported.partition("start:\n")[2]
+    text = kernel.ready if is_ready else kernel.imported.partition("start:\n")[2]
+    assert ("ldtilecfg" in text, "tilerelease" in text) == (not is_ready, not is_ready)
     start, turn, done = re.split(r"\n(?:turn|done):\n", text)
     turn = turn.partition("products:\n")[2]
     zeros, sums = start.partition("zeros:\n")[2].split("sums:\n")
@@ -112,3 +114,21 @@ def test_the_code_of_a_kernel_adds_all_products(
 def test_kernels_are_found_by_their_names(found: list[amx.Kernel]) -> None:
     text = "".join(f'["Annotate", "{kernel.dot}"] {kernel.imported}' for kernel in found)
     assert amx.named(text) == found
+    for kernel in found:
+        name = re.findall(r"@(tlmd_amx_\w+)\(", kernel.ready)[0]
+        assert name.endswith(amx_code.READY)
+        same = amx.of_function(name.removesuffix(amx_code.READY))
+        assert same.ready == kernel.ready
+
+
+def test_only_kernels_have_names_of_kernels() -> None:
+    with pytest.raises(ValueError, match="is not a kernel"):
+        amx.of_function(amx_code.BEGIN)
+
+
+def test_code_of_several_kernels_makes_the_unit_ready_once() -> None:
+    one, other = (amx.Kernel(amx_code.BF16, rows, 2, 3, 1) for rows in (1, 2))
+    text = amx_code.ready_code([one.ready, other.ready])
+    defined = re.findall(r"^define .* @(\w+)\(", text, re.MULTILINE)
+    assert defined[:2] == [amx_code.BEGIN, amx_code.END] and len(set(defined)) == 4
+    assert text.count("call void @llvm.x86.ldtilecfg") == 1

@@ -13,9 +13,20 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
+from typing import Any
 
 from tlmd.alternatives import bfloat16, int8
-from tlmd.alternatives.amx_code import BF16, EDGE, INT8, NAME, PRODUCTS, Window, code
+from tlmd.alternatives.amx_code import (
+    BF16,
+    EDGE,
+    INT8,
+    NAME,
+    PRODUCTS,
+    READY,
+    Window,
+    code,
+    definition,
+)
 from tlmd.alternatives.words import WORD
 
 FEATURES = {BF16: ("amx-tile", "amx-bf16"), INT8: ("amx-tile", "amx-int8")}
@@ -23,6 +34,7 @@ FEATURES = {BF16: ("amx-tile", "amx-bf16"), INT8: ("amx-tile", "amx-int8")}
 BYTES = {BF16: 1, INT8: 4}
 """Elements of a word of the data: they are words, or bytes."""
 _NAMES = re.compile(rf"{NAME}_(bf16|int8)_(\d)x(\d)x(\d+)_(\d)((?:_\d+by\d+)*)")
+_WITHOUT_STEPS = re.compile(rf"{NAME}_(bf16|int8)_(\d)x(\d)()_(\d)()")
 _TAPS = re.compile(r"_(\d+)by(\d+)")
 
 
@@ -99,8 +111,16 @@ class Kernel:
     @property
     def imported(self) -> str:
         """LLVM that a program which uses the intrinsic imports."""
-        tiles = self.rows, self.columns, self.parts
-        return code(self._function, self.numbers, *tiles, self.window, self.steps)
+        return code(self._function, *self._coded)
+
+    @property
+    def ready(self) -> str:
+        """LLVM of the function that programs call where the unit is ready for several calls."""
+        return definition(self._function + READY, *self._coded)
+
+    @property
+    def _coded(self) -> tuple[Any, ...]:
+        return self.numbers, self.rows, self.columns, self.parts, self.window, self.steps
 
     @property
     def _function(self) -> str:
@@ -170,6 +190,15 @@ def named(text: str) -> list[Kernel]:
     """The kernels whose names are in a text, such as that of a trace."""
     found = dict.fromkeys(_NAMES.findall(text))
     return [_kernel(numbers, taps, *map(int, tiles)) for numbers, *tiles, taps in found]
+
+
+def of_function(name: str) -> Kernel:
+    """A kernel of the function with this name; the number of its steps may be another one."""
+    found = _NAMES.fullmatch(name) or _WITHOUT_STEPS.fullmatch(name)
+    if found is None:
+        raise ValueError(f"{name} is not a kernel of the matrix unit")
+    numbers, *tiles, taps = found.groups()
+    return _kernel(numbers, taps, *(int(one or 1) for one in tiles))
 
 
 def _kernel(numbers: str, taps: str, rows: int, columns: int, steps: int, parts: int) -> Kernel:

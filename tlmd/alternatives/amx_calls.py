@@ -17,13 +17,25 @@ from tvm import tirx
 from tvm.s_tir import SBlockRealize
 
 from tlmd.alternatives import amx_grid, amx_packed
-from tlmd.alternatives.amx_code import EDGE, LINE_WORDS, NAME
+from tlmd.alternatives.amx import Kernel, of_function
+from tlmd.alternatives.amx_code import BEGIN, EDGE, END, LINE_WORDS, NAME, READY, ready_code
 from tlmd.alternatives.contraction import flattened, substituted
 from tlmd.alternatives.implementation import REDUCTION
-from tlmd.alternatives.product_loops import Products, built_loops, changes, extent, find, following
+from tlmd.alternatives.product_loops import (
+    IMPORT,
+    Products,
+    built_loops,
+    changes,
+    extent,
+    find,
+    following,
+    replaced,
+)
 
 _PRODUCED = amx_packed.PRODUCED, amx_grid.PRODUCED
 _CALLS = "_update_o"  # follows the name of the block of products
+_THREADS = "pragma_parallel_launch_point"  # every thread runs what is inside, shares its loops
+_NO_NODE = tirx.const(0, "int32")
 
 
 def changed(function: Any) -> Any | None:
@@ -31,6 +43,7 @@ def changed(function: Any) -> Any | None:
     found = find(function, _PRODUCED)
     prefetched = None if found is None else _prefetched(found)
     is_whole: dict[str, bool] = {}
+    kernels: dict[str, Kernel] = {}
 
     def products(realize: Any) -> Any:
         """A block with its call."""
@@ -48,7 +61,8 @@ def changed(function: Any) -> Any | None:
             is_whole[name.removesuffix(_CALLS)] = begins_at_zero
             has_sums = tirx.const(int(not begins_at_zero), "int64")
             arguments[-3:] = has_sums, *(prefetched or arguments[-2:])
-            return tirx.Evaluate(tirx.call_extern("int32", called, *arguments[1:]))
+            kernels[called] = of_function(called)
+            return tirx.Evaluate(tirx.call_extern("int32", called + READY, *arguments[1:]))
 
         return tvm_ffi.structural_map(realize, (tirx.Evaluate, call))
 
@@ -57,7 +71,9 @@ def changed(function: Any) -> Any | None:
         return None
     zeros = {f"{name}_init" for name, known in is_whole.items() if known}
     without = partial(_without_zeros, zeros)
-    return tvm_ffi.structural_map(body, (tirx.SeqStmt, without))
+    body = tvm_ffi.structural_map(body, (tirx.SeqStmt, without))
+    imported = ready_code(kernel.ready for kernel in kernels.values())
+    return tvm_ffi.structural_map(body, (tirx.For, partial(_with_unit, imported)))
 
 
 def _prefetched(found: Products) -> tuple[Any, Any] | None:
@@ -77,6 +93,18 @@ def _prefetched(found: Products) -> tuple[Any, Any] | None:
     address = tirx.address_of(tirx.BufferLoad(found.read.source, [chosen, row + start, *rest]))
     lines = -(-share * parts * columns // LINE_WORDS // (rows // EDGE))
     return address, tirx.const(lines, "int64")
+
+
+def _with_unit(imported: str, loop: Any) -> Any:
+    """The loop that imports kernels, between what makes the unit ready and what ends this.
+
+    Each thread does it once for all its iterations: for a short call it takes longer than the call.
+    """
+    if NAME not in str(loop.annotations.get(IMPORT, "")):
+        return loop
+    begin, end = (tirx.Evaluate(tirx.call_extern("int32", name)) for name in (BEGIN, END))
+    own = replaced(loop, loop.body, {**loop.annotations, IMPORT: imported})
+    return tirx.AttrStmt(_NO_NODE, _THREADS, _NO_NODE, tirx.SeqStmt([begin, own, end]))
 
 
 def _without_zeros(names: set[str], statement: Any) -> Any:

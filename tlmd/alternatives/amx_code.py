@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 EDGE = 16
 """Rows of a tile, and words or float32 numbers in one of them."""
@@ -28,41 +29,51 @@ _SHAPE = bytes(
     [1, *(15 * [0]), *(8 * [_ROW_BYTES, 0]), *(16 * [0]), *(8 * [EDGE]), *(8 * [0])]
 )
 _TEXT = "".join(f"\\{byte:02X}" for byte in _SHAPE)
-_FUNCTION = """
-@tlmd_amx_shape = linkonce_odr constant [64 x i8] c"{shape}"
+BEGIN, END = f"{NAME}_begin", f"{NAME}_end"
+"""Functions that make the unit ready for the kernels of a thread, and that end this."""
+READY = "_ready"
+"""What the names of kernels end with that are called between these two."""
+_HEAD = f"""
+@tlmd_amx_shape = linkonce_odr constant [64 x i8] c"{_TEXT}"
 @tlmd_amx_has_asked = linkonce_odr global i8 0
 declare void @llvm.x86.ldtilecfg(ptr)
 declare void @llvm.x86.tilerelease()
 declare void @llvm.x86.tilezero(i8 immarg)
 declare void @llvm.x86.tileloadd64(i8 immarg, ptr, i64)
 declare void @llvm.x86.tilestored64(i8 immarg, ptr, i64)
-declare void @llvm.x86.{instruction}(i8 immarg, i8 immarg, i8 immarg)
+declare void @llvm.x86.tdpbf16ps(i8 immarg, i8 immarg, i8 immarg)
+declare void @llvm.x86.tdpbusd(i8 immarg, i8 immarg, i8 immarg)
 declare void @llvm.prefetch.p0(ptr, i32, i32, i32)
-define linkonce_odr i32 @{name}(i64 %steps{parameters}) noinline {{
-  %asked = load i8, ptr @tlmd_amx_has_asked
+"""
+_BEGIN = """  %asked = load i8, ptr @tlmd_amx_has_asked
   %is_first = icmp eq i8 %asked, 0
   br i1 %is_first, label %ask, label %start
 ask:
   ; arch_prctl(ARCH_REQ_XCOMP_PERM, XTILEDATA)
   %answer = call i64 asm sideeffect "syscall",
-    "={{ax}},{{ax}},{{di}},{{si}},~{{rcx}},~{{r11}},~{{memory}},~{{dirflag}},~{{fpsr}},~{{flags}}"(
+    "={ax},{ax},{di},{si},~{rcx},~{r11},~{memory},~{dirflag},~{fpsr},~{flags}"(
     i64 158, i64 4131, i64 18)
   store i8 1, ptr @tlmd_amx_has_asked
   br label %start
 start:
   call void @llvm.x86.ldtilecfg(ptr @tlmd_amx_shape)
-{loads}turn:
+"""
+_END = "  call void @llvm.x86.tilerelease()\n"
+_FUNCTION = """
+define linkonce_odr i32 @{name}({parameters}) noinline {{
+{body}  ret i32 0
+}}
+"""
+_LOOP = """turn:
   %step = phi i64 [ 0, {before} ], [ %next, {end} ]
 {turn}  %next = add i64 %step, 1
   %is_last = icmp eq i64 %next, %steps
   br i1 %is_last, label %done, label %turn
 done:
-{stores}  call void @llvm.x86.tilerelease()
-  ret i32 0
-}}
 """
+_STEPS = "i64 %steps"
 _PARAMETERS = (
-    ", ptr %c, i64 %c_row, ptr %a, i64 %a_row, i64 %a_part, ptr %b, i64 %b_row"
+    f"{_STEPS}, ptr %c, i64 %c_row, ptr %a, i64 %a_row, i64 %a_part, ptr %b, i64 %b_row"
     ", i64 %has_sums, ptr %following, i64 %lines"
 )
 _SUMS = """  %begins_at_zero = icmp eq i64 %has_sums, 0
@@ -99,7 +110,19 @@ PEAK, PEAK_PRODUCTS = "tlmd_amx_peak", 4 * EDGE * EDGE * EDGE
 """The function of `peak_code`, and the products of words of one of its steps."""
 
 
-def code(
+def code(name: str, numbers: str, *tiles: Any) -> str:
+    """A module with the function of `definition` that makes the unit ready itself."""
+    return _HEAD + definition(name, numbers, *tiles)
+
+
+def ready_code(definitions: Iterable[str]) -> str:
+    """A module with these functions, and with `BEGIN` and `END`, between which they are called."""
+    edges = {BEGIN: _BEGIN, END: _END}
+    made = (_FUNCTION.format(name=name, parameters="", body=body) for name, body in edges.items())
+    return "".join([_HEAD, *made, *definitions])
+
+
+def definition(
     name: str,
     numbers: str,
     rows: int,
@@ -115,7 +138,7 @@ def code(
     other. `steps`: tiles of each row of tiles of data. `has_sums` is 0 where sums begin at zero. In
     each step it prefetches so many `lines` after `following`. `numbers`: `BF16`, or `INT8` with
     data that have no sign. `window`: the taps for which it reads other rows of the data, `inner`
-    steps for each.
+    steps for each. Where the name ends with `READY`, the unit must be ready.
     """
     tiles = list(itertools.product(range(rows), range(columns)))
 
@@ -128,41 +151,29 @@ def code(
     zeros = "".join(
         f"  call void @llvm.x86.tilezero(i8 {number})\n" for number in range(len(tiles))
     )
-    return _FUNCTION.format(
-        name=name,
-        shape=_TEXT,
-        instruction=_INSTRUCTIONS[numbers],
-        parameters=_PARAMETERS,
-        loads=_BYTES + _SUMS.format(zeros=zeros, loads="".join(moved("tileloadd"))),
-        before="%begin",
-        turn="".join(
-            [
-                _PREFETCHES,
-                _OF_A_WORD,
-                *_data(window, inner),
-                *_turn(_INSTRUCTIONS[numbers], rows, columns, parts),
-            ]
-        ),
-        end="%products",
-        stores="".join(moved("tilestored")),
-    )
+    turn = _turn(_INSTRUCTIONS[numbers], rows, columns, parts)
+    body = [
+        _BYTES,
+        _SUMS.format(zeros=zeros, loads="".join(moved("tileloadd"))),
+        _loop("%begin", [_PREFETCHES, _OF_A_WORD, *_data(window, inner), *turn], "%products"),
+        *moved("tilestored"),
+    ]
+    if not name.endswith(READY):
+        body = [_BEGIN, *body, _END]
+    return _FUNCTION.format(name=name, parameters=_PARAMETERS, body="".join(body))
 
 
 def peak_code(numbers: str) -> str:
     """A function that only multiplies, `steps` times."""
     pairs, instruction = itertools.product(_DATA, _WEIGHTS), _INSTRUCTIONS[numbers]
-    turn = "".join(_product(instruction, number, *pair) for number, pair in enumerate(pairs))
-    return _FUNCTION.format(
-        name=PEAK,
-        shape=_TEXT,
-        instruction=instruction,
-        parameters="",
-        loads="  br label %turn\n",
-        before="%start",
-        turn=turn,
-        end="%turn",
-        stores="",
-    )
+    turn = [_product(instruction, number, *pair) for number, pair in enumerate(pairs)]
+    body = [_BEGIN, "  br label %turn\n", _loop("%start", turn, "%turn"), _END]
+    return _HEAD + _FUNCTION.format(name=PEAK, parameters=_STEPS, body="".join(body))
+
+
+def _loop(before: str, turn: Iterable[str], end: str) -> str:
+    """The loop over the steps: the block before it, what it does, the last block of this."""
+    return _LOOP.format(before=before, turn="".join(turn), end=end)
 
 
 def _data(window: Window, inner: int) -> Iterator[str]:

@@ -25,18 +25,19 @@ from tvm.ir import IRModule
 from tlmd.alternatives import amx_calls
 from tlmd.alternatives.contraction import flattened, substituted, unflattened
 from tlmd.alternatives.product_loops import (
+    IMPORT,
     LOOPS,
     built_loops,
     changes,
     extent,
     find,
     following,
+    replaced,
 )
 from tlmd.alternatives.sketches import PRODUCTS
 
 _ELEMENT_BYTES, _MOST_BYTES = 4, 1 << 20
 """Of a weight, and of the weights of a panel: more do not stay in the second-level cache."""
-_IMPORT = "pragma_import_llvm"
 _FUNCTION = "tlmd_prefetch"
 _LLVM = f"""
 declare void @llvm.prefetch.p0(ptr, i32, i32, i32)
@@ -123,9 +124,9 @@ def _prefetching(body: Any, nest: _ProductLoops) -> Any:
 
     def changed(loop: Any) -> Any:
         if loop.loop_var.same_as(innermost):
-            return _replaced(loop, tirx.SeqStmt([*fetched, loop.body]), loop.annotations)
+            return replaced(loop, tirx.SeqStmt([*fetched, loop.body]), loop.annotations)
         if loop.loop_var.same_as(outermost):
-            return _replaced(loop, loop.body, {**loop.annotations, _IMPORT: _LLVM})
+            return replaced(loop, loop.body, {**loop.annotations, IMPORT: _LLVM})
         return loop
 
     return tvm_ffi.structural_map(body, (tirx.For, changed))
@@ -151,9 +152,3 @@ def _fetch(nest: _ProductLoops, values: Sequence[tuple[Any, Any]]) -> Any:
     at = [substituted(index, values) for index in nest.at]
     address = tirx.address_of(tirx.BufferLoad(nest.read.source, at))
     return tirx.Evaluate(tirx.call_extern("void", _FUNCTION, address))
-
-
-def _replaced(loop: Any, body: Any, annotations: Any) -> Any:
-    """A loop with another body and other annotations."""
-    head = loop.loop_var, loop.min, loop.extent, loop.kind, body
-    return tirx.For(*head, loop.thread_binding, annotations, loop.step)

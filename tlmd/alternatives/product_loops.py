@@ -15,6 +15,8 @@ from tlmd.alternatives.implementation import REDUCTION
 
 LOOPS = (tirx.ForKind.SERIAL, tirx.ForKind.PARALLEL)
 """Those that are loops in the built program, too."""
+IMPORT = "pragma_import_llvm"
+"""The annotation of a loop whose value is LLVM that the program imports."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,12 @@ def changes(at: Sequence[Any], loop: Any) -> bool:
 
 def extent(loop: Any) -> int:
     return int(loop.extent)
+
+
+def replaced(loop: Any, body: Any, annotations: Any) -> Any:
+    """A loop with another body and other annotations."""
+    head = loop.loop_var, loop.min, loop.extent, loop.kind, body
+    return tirx.For(*head, loop.thread_binding, annotations, loop.step)
 
 
 def _path(body: Any, names: tuple[str, ...]) -> list[Any] | None:
