@@ -11,7 +11,6 @@ from typing import Any
 
 from tvm import sym, te, tirx
 
-from tlmd.alternatives.amx_code import EDGE
 from tlmd.alternatives.amx_numbers import Numbers
 from tlmd.alternatives.contraction import (
     Contraction,
@@ -21,9 +20,8 @@ from tlmd.alternatives.contraction import (
     unflattened,
     uses,
 )
-from tlmd.alternatives.kernel import multiple
 from tlmd.alternatives.packed import clamped
-from tlmd.alternatives.tile_rows import TileRows
+from tlmd.alternatives.tile_rows import TileRows, padded_rows
 
 LINES = "amx_lines"
 VECTOR = "tlmd.vector"
@@ -51,7 +49,8 @@ def matrix(found: Contraction, kind: Numbers, rows: TileRows, data: Any, name: s
     of_a_run = kind.of_an_element * rows.count
     length = max(width * channels, (outer[-1] - 1) * int(stride) * channels + of_a_run)
     lines = te.compute(long((*image, length)), lambda *at: _number(data, length, *at), name=LINES)
-    count, padded = math.prod(outer), multiple(math.prod(outer), EDGE)
+    count = math.prod(outer)
+    padded = padded_rows(count)
 
     def element(row: Any, part: Any, place: Any) -> Any:
         at = unflattened(clamped(row, count, padded), outer)

@@ -36,7 +36,7 @@ from tlmd.alternatives.contraction import (
 from tlmd.alternatives.implementation import Implementation
 from tlmd.alternatives.kernel import multiple
 from tlmd.alternatives.packed import PLACED, clamped
-from tlmd.alternatives.tile_rows import TileRows
+from tlmd.alternatives.tile_rows import TileRows, padded_rows
 from tlmd.alternatives.words import WORD
 
 ROUNDED, MATRIX, PRODUCED = "amx_rounded", "amx_matrix", "amx_products"
@@ -92,7 +92,7 @@ def _columns_of_tiles(rows: int, columns: int) -> int:
 def _stages(found: Contraction, kind: Numbers, tile_rows: TileRows, grid: Grid | None) -> Any:
     """The function ``(data, weights, output)`` of the GEMM, and of writing its result."""
     *outer, columns = shape_of(found.output)
-    rows = math.prod(outer) if grid is None else grid.rows
+    rows = padded_rows(math.prod(outer)) if grid is None else grid.rows
     panel = EDGE * _columns_of_tiles(rows, columns)
     width = multiple(columns, panel)
     data = te.placeholder(long(shape_of(found.data.source)), kind.given, name="data")
@@ -131,7 +131,8 @@ def _matrix(found: Contraction, kind: Numbers, tile_rows: TileRows, data: Any) -
     """The data as ``[rows, parts, elements]``; what several taps read is rounded only once."""
     outer = shape_of(found.output)[:-1]
     taps, width = shape_of(found.weights.source)[:-2], tile_rows.apart
-    rows, padded = math.prod(outer), multiple(math.prod(outer), EDGE)
+    rows = math.prod(outer)
+    padded = padded_rows(rows)
 
     def made(before: Sequence[Any], part: Any, place: Any) -> Any:
         return kind.element(lambda channel: data[(*before, channel)], tile_rows, part, place)

@@ -10,9 +10,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tlmd.alternatives.amx_code import EDGE
 from tlmd.alternatives.kernel import multiple
 
 _MOST_FILLED = 1.5  # numbers in the rows of a tap over numbers that are needed
+_MOST_TILES, _SMALL = 1.06, (2, 3, 5, 7)  # of rows of a matrix, over the least; their factors
 _VECTOR = 4
 """Elements: runs begin at a multiple, so that so many are copied together."""
 
@@ -58,3 +60,18 @@ def tile_rows(shape: Sequence[int], of_a_row: int, of_an_element: int) -> TileRo
     apart = multiple(-(-numbers // of_an_element), _VECTOR)
     elements = multiple(segments * apart, of_a_row)
     return TileRows(segments, numbers, apart, apart, elements, True, of_a_row)
+
+
+def padded_rows(rows: int) -> int:
+    """Rows of whole tiles; of a few tiles more where blocks can then have some of them each."""
+    least = -(-rows // EDGE)
+    counts = range(least, int(least * _MOST_TILES) + 1)
+    return EDGE * next(filter(_is_smooth, counts), least)
+
+
+def _is_smooth(number: int) -> bool:
+    """Whether its prime factors are small."""
+    for factor in _SMALL:
+        while number % factor == 0:
+            number //= factor
+    return number == 1

@@ -1,0 +1,19 @@
+"""How many rows the matrix of the CPU's matrix unit has."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tlmd.alternatives.kernel import multiple
+from tlmd.alternatives.tile_rows import padded_rows
+
+
+@given(st.integers(1, 10_000))
+def test_rows_fill_tiles_that_blocks_can_share(rows: int) -> None:
+    padded, least = padded_rows(rows), multiple(rows, 16)
+    assert padded % 16 == 0 and least <= padded <= 1.06 * least
+    assert padded == least or least // 16 > 16
+    # Without rows to spare Whisper's blocks have one of the 47 pairs of tiles, or all of them.
+    known = {1500: 1536, 784: 784, 197: 208, 49: 64}
+    assert {given: padded_rows(given) for given in known} == known
