@@ -34,7 +34,8 @@ from tlmd.alternatives.product_loops import (
 
 _PRODUCED = amx_packed.PRODUCED, amx_grid.PRODUCED
 _CALLS = "_update_o"  # follows the name of the block of products
-_THREADS = "pragma_parallel_launch_point"  # every thread runs what is inside, shares its loops
+THREADS = "pragma_parallel_launch_point"
+"""Every thread does what is inside, and its share of the parallel loops there."""
 _NO_NODE = tirx.const(0, "int32")
 
 
@@ -103,8 +104,11 @@ def _with_unit(imported: str, loop: Any) -> Any:
     if NAME not in str(loop.annotations.get(IMPORT, "")):
         return loop
     begin, end = (tirx.Evaluate(tirx.call_extern("int32", name)) for name in (BEGIN, END))
-    own = replaced(loop, loop.body, {**loop.annotations, IMPORT: imported})
-    return tirx.AttrStmt(_NO_NODE, _THREADS, _NO_NODE, tirx.SeqStmt([begin, own, end]))
+    is_shared = extent(loop) > 1
+    kind = loop.kind if is_shared else tirx.ForKind.SERIAL
+    own = replaced(loop, loop.body, {**loop.annotations, IMPORT: imported}, kind)
+    found = tirx.SeqStmt([begin, own, end])
+    return tirx.AttrStmt(_NO_NODE, THREADS, _NO_NODE, found) if is_shared else found
 
 
 def _without_zeros(names: set[str], statement: Any) -> Any:

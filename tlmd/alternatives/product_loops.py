@@ -70,9 +70,9 @@ def extent(loop: Any) -> int:
     return int(loop.extent)
 
 
-def replaced(loop: Any, body: Any, annotations: Any) -> Any:
-    """A loop with another body and other annotations."""
-    head = loop.loop_var, loop.min, loop.extent, loop.kind, body
+def replaced(loop: Any, body: Any, annotations: Any, kind: Any = None) -> Any:
+    """A loop with another body and other annotations, and perhaps of another kind."""
+    head = loop.loop_var, loop.min, loop.extent, loop.kind if kind is None else kind, body
     return tirx.For(*head, loop.thread_binding, annotations, loop.step)
 
 
