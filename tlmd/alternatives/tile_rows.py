@@ -14,7 +14,7 @@ from tlmd.alternatives.amx_code import EDGE
 from tlmd.alternatives.kernel import multiple
 
 _MOST_FILLED = 1.5  # numbers in the rows of a tap over numbers that are needed
-_MOST_TILES, _SMALL = 1.06, (2, 3, 5, 7)  # of rows of a matrix, over the least; their factors
+_MOST_TILES, _SMALL = 1.08, (2, 3, 5, 7)  # of rows of a matrix, over the least; their factors
 _VECTOR = 4
 """Elements: runs begin at a multiple, so that so many are copied together."""
 
@@ -63,10 +63,14 @@ def tile_rows(shape: Sequence[int], of_a_row: int, of_an_element: int) -> TileRo
 
 
 def padded_rows(rows: int) -> int:
-    """Rows of whole tiles; of a few tiles more where blocks can then have some of them each."""
+    """Rows of whole tiles; of a few tiles more where these then are pairs that blocks can share.
+
+    A kernel of two rows of tiles and two columns loads fewer tiles than one of one row and four.
+    """
     least = -(-rows // EDGE)
     counts = range(least, int(least * _MOST_TILES) + 1)
-    return EDGE * next(filter(_is_smooth, counts), least)
+    found = (count for count in counts if count % 2 == 0 and _is_smooth(count))
+    return EDGE * next(found, least)
 
 
 def _is_smooth(number: int) -> bool:
