@@ -1,8 +1,9 @@
 """How scheduled programs call the kernels of the CPU's matrix unit, when they are built.
 
-As in `prefetch`, tiles of rows use the same weights, and each fetches a share of the next ones. A
-kernel runs long, so it fetches some lines in each of its steps. And a kernel that does a whole sum
-begins with zeros in its registers; nothing writes them to memory first.
+The unit is made ready once for all calls of a thread. As in `prefetch`, tiles of rows use the same
+weights, and each fetches a share of the next ones. A kernel runs long, so it fetches some lines in
+each of its steps. And a kernel that does a whole sum begins with zeros in its registers; nothing
+writes them to memory first.
 """
 
 from __future__ import annotations
