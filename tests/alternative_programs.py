@@ -61,14 +61,19 @@ def direct_outputs(task: Task, info: TargetInfo) -> tuple[list[Any], Any]:
     return given, want
 
 
+def built(task: Task, sketch: int, seed: int = 0) -> Any:
+    """The module of a random candidate as it is built."""
+    space = TaskSpace(task)
+    return with_prefetches(space.finish(space.random(Random(seed), sketch)).mod)
+
+
 def candidate_outputs(task: Task, sketch: int, calls: str, info: TargetInfo) -> tuple[Any, Any]:
     """What a random candidate as it is built, and the direct program compute.
 
     The candidate must call what has `calls` in its name.
     """
     given, want = direct_outputs(task, info)
-    space = TaskSpace(task)
-    final = with_prefetches(space.finish(space.random(Random(0), sketch)).mod)
+    final = built(task, sketch)
     assert calls in final.script()
     return run(final, given, info), want
 

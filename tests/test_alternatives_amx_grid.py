@@ -17,6 +17,7 @@ from torch import nn
 
 from benchmarks import onnx_models
 from tests.alternative_programs import (
+    built,
     candidate_outputs,
     check_random_candidates,
     direct_outputs,
@@ -25,7 +26,6 @@ from tests.alternative_programs import (
 from tlmd.alternatives import amx_grid, amx_lines, amx_packed
 from tlmd.alternatives.amx_code import INT8
 from tlmd.alternatives.implementation import Implementation
-from tlmd.alternatives.prefetch import with_prefetches
 from tlmd.alternatives.tile_rows import tile_rows
 from tlmd.alternatives.transforms import AMX_BF16, AMX_INT8, AMX_PARTS, transform
 from tlmd.measure.verify import tolerance
@@ -148,9 +148,7 @@ def test_long_sums_are_done_in_several_calls() -> None:
     source = from_module("network", net.eval(), (torch.randn(1, 320, 5, 9),))
     (task,) = _for_unit(lower_source(ModelSpec("network"), source, INFO).tasks, AMX_PARTS)
     check_random_candidates(task, Random(0))
-    space = TaskSpace(task)
-    final = with_prefetches(space.finish(space.random(Random(0), 0)).mod)
-    text = final.script(show_meta=False)
+    text = built(task, sketch=0).script(show_meta=False)
     assert "x10_2_3by1" in text and f"{amx_grid.PRODUCED}_init" in text
 
 

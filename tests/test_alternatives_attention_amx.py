@@ -11,12 +11,16 @@ import torch
 import tvm
 from torch import nn
 
-from tests.alternative_programs import check_random_candidates, direct_outputs, run
+from tests.alternative_programs import (
+    built,
+    check_random_candidates,
+    direct_outputs,
+    run,
+)
 from tlmd.alternatives import attention, attention_amx
 from tlmd.alternatives.attention import Attention
 from tlmd.alternatives.attention_short import unit_attention
 from tlmd.alternatives.implementation import DIRECT, Implementation
-from tlmd.alternatives.prefetch import with_prefetches
 from tlmd.alternatives.transforms import AMX_BF16, AMX_PARTS, MULTIPLIED
 from tlmd.measure.verify import tolerance
 from tlmd.model_spec import BF16, FP32, ModelSpec
@@ -113,8 +117,7 @@ def test_whole_sums_begin_with_zeros_in_registers() -> None:
     """All but that of many keys, which needs several calls."""
     for keys, is_whole in ((43, True), (1700, False)):
         (task,) = of_unit(keys=keys)
-        space = TaskSpace(task)
-        final = with_prefetches(space.finish(space.random(Random(0), 0)).mod)
+        final = built(task, sketch=0)
         text = final.script(show_meta=False)
         assert text.count('T.call_extern("int32", "tlmd_amx_bf16') == 2
         assert f"{attention.SCORES}_init" not in text and attention_amx.KEYS in text

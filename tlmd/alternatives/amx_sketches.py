@@ -18,6 +18,7 @@ from tlmd.alternatives.amx import BYTES, Kernel
 from tlmd.alternatives.amx_code import BF16, EDGE, INT8
 from tlmd.alternatives.contraction import dtype_of, shape_of
 from tlmd.alternatives.packed_sketches import placed_at
+from tlmd.alternatives.product_loops import IMPORT
 from tlmd.alternatives.scheduling import Sketch, StageSchedule
 from tlmd.alternatives.words import WORD, register
 
@@ -85,7 +86,7 @@ def begin(program: StageSchedule, kernel: Kernel, outermost: Any) -> None:
     """Import the kernel at the outermost loop, which is parallel."""
     # TVM's postprocessors would do this after the zeros are separated, and then it is refused.
     program.schedule.parallel(outermost)
-    program.schedule.annotate(outermost, "pragma_import_llvm", kernel.imported)
+    program.schedule.annotate(outermost, IMPORT, kernel.imported)
 
 
 def call(program: StageSchedule, kernel: Kernel, products: Any, depth: Any, row: Any) -> None:

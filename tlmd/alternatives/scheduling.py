@@ -11,6 +11,7 @@ from tvm.tirx import IndexMap
 from tlmd.alternatives.contraction import flattened
 from tlmd.alternatives.implementation import SPATIAL
 from tlmd.alternatives.kernel import VectorUnit
+from tlmd.alternatives.product_loops import IMPORT
 from tlmd.alternatives.words import Words
 
 
@@ -57,7 +58,7 @@ class StageSchedule:
         for loop in unrolled:
             self.schedule.unroll(loop)
         if words.imported:
-            self.schedule.annotate(around, "pragma_import_llvm", words.imported)
+            self.schedule.annotate(around, IMPORT, words.imported)
         # The postprocessors of TVM separate the zeros and call the intrinsic.
         words.register()
         block = self.schedule.blockize(lane)
