@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from tests.alternative_programs import AVX2, check_random_candidates, runnable
+from tlmd.alternatives.packed import GROUPED
 from tlmd.alternatives.scheduling import block_names
 from tlmd.alternatives.transforms import PACKED
 from tlmd.model_spec import ModelSpec
@@ -57,6 +58,8 @@ def test_padded_data_are_made_when_a_panel_begins(tasks: list[Task]) -> None:
         schedule = space.schedule(space.random(Random(0)))
         data = schedule.get_sblock(block_names(schedule)[0])
         assert len(schedule.get_loops(data)) > len(schedule.get(data).iter_vars) + 1  # vectors
+        *_, row, vector, _ = map(schedule.get, schedule.get_loops(schedule.get_sblock(GROUPED)))
+        assert row.extent * vector.extent >= 7  # sums that are added to at the same time
 
 
 def test_random_candidates_are_right_and_can_be_said(tasks: list[Task]) -> None:

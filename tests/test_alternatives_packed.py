@@ -73,6 +73,17 @@ def test_divided_columns_are_never_too_many(rows: int, vectors: int, registers: 
     assert vectors * 8 % panel == 0 and rows <= padded <= max(rows + 8, 1.02 * rows)
 
 
+@given(st.integers(1, 500), st.integers(1, 4), st.sampled_from([16, 32]))
+def test_kernels_that_divide_the_rows_fit_the_registers(
+    rows: int, vectors: int, registers: int
+) -> None:
+    height = VectorUnit(8, registers).dividing_rows(rows, vectors)
+    if height is not None:
+        assert rows % height == 0 and height >= 4 and height * vectors <= registers - 4
+    elif registers == 32:
+        assert all(rows % every for every in range(5, 28 // vectors + 1) if every < 15)
+
+
 @pytest.mark.parametrize(
     ("target", "unit"),
     [

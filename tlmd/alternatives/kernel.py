@@ -17,6 +17,8 @@ _MOST_PADDED = 1.02  # rows in all over rows that are needed, for a choice of ke
 _PANEL_VECTORS = {4: 1.0, 3: 1.02, 2: 1.1, 1: 1.4}
 """Vectors of a panel -> time of a kernel for each of its vectors, relative, roughly measured."""
 _FEW_REGISTERS = 16
+_MOST_SUMS = 28
+"""Vectors of the result that a kernel of 32 registers can have: some are left for the weights."""
 _SMALL_KERNELS = {(4, 3): 1.0, (6, 2): 1.0, (5, 2): 1.02, (4, 2): 1.03, (8, 1): 1.22}
 """Rows and vectors of kernels of 16 registers -> time of a product, relative, measured."""
 _SINGLE_HEIGHTS = range(6, 13)
@@ -78,9 +80,13 @@ class VectorUnit:
         height, width = _small_kernel(rows, vectors, _fitting(vectors))
         return multiple(rows, height), width * self.lanes
 
-    def divides(self, rows: int, columns: int) -> bool:
-        """Whether a good kernel divides so many rows, so that `divided` adds none."""
-        return self.divided(rows, columns)[0] == rows
+    def dividing_rows(self, rows: int, vectors: int) -> int | None:
+        """Rows of the largest good kernel that divides so many, for panels of so many vectors."""
+        if self.registers > _FEW_REGISTERS:
+            heights = [height for height in _DIVIDING_ROWS if height * vectors <= _MOST_SUMS]
+        else:
+            heights = [height for height, width in _SMALL_KERNELS if width == vectors]
+        return max((height for height in heights if rows % height == 0), default=None)
 
 
 def _small_kernel(

@@ -39,7 +39,7 @@ from tlmd.alternatives.words import WORD, Words
 FILLED, PAIRS, PRODUCTS, PLACED = (
     f"packed_{stage}" for stage in ("filled", "pairs", "products", "placed")
 )
-GROUPED = "grouped_products"
+GROUPED = "grouped_panels"
 """The products of a grouped convolution whose data are padded."""
 WORDS = {PACKED_BF16: bfloat16.WORDS, PACKED_INT8: int8.WORDS}
 """By the name of the alternative: short numbers that it multiplies by words."""
@@ -92,9 +92,10 @@ def _padded(found: Contraction, blocks: Blocks, unit: VectorUnit) -> tuple[int, 
     No row is too many where the sketch of `GROUPED` can have blocks of whole rows of the image.
     """
     *outer, width = shape_of(found.output)[:-1]
-    if _is_padded_and_grouped(found, blocks) and unit.divides(width, blocks.columns):
+    if _is_padded_and_grouped(found, blocks):
         _, panel = unit.divided(width, blocks.columns)
-        return math.prod(outer) * width, panel
+        if unit.dividing_rows(width, panel // unit.lanes):
+            return math.prod(outer) * width, panel
     return unit.padded(math.prod(outer) * width, blocks.columns)
 
 

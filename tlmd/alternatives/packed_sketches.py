@@ -116,12 +116,25 @@ def _tiled_rows(program: StageSchedule, rows: Any, vectors: int, loops: int = 2)
 def _blocks_of_image(program: StageSchedule, rows: Any, vectors: int) -> _RowLoops:
     """Blocks of whole rows of the image; none where no good kernel divides its width."""
     *_, height, width, _ = program.extents(program.block(stages.PLACED))
-    if not program.unit.divides(width, vectors * program.lanes):
-        return _tiled_rows(program, rows, vectors)
+    if program.unit.dividing_rows(width, vectors) is None:
+        tile, row = _kernels(program, rows, vectors)
+        return (), (tile,), row
     image, lines, pixels = program.schedule.split(rows, [None, height, width])
     block, line = program.tile(lines, 2, _MOST_IMAGE_ROWS)
-    tile, row = program.tile(pixels, 2, program.unit.most_rows(vectors))
+    tile, row = _kernels(program, pixels, vectors)
     return (image, block), (line, tile), row
+
+
+def _kernels(program: StageSchedule, rows: Any, vectors: int) -> list[Any]:
+    """Tiles of as many rows as the largest good kernel has; sampled where none divides them.
+
+    Where they were always sampled, the shipped models, which have learnt nothing of grouped
+    convolutions by panels, preferred kernels of two rows.
+    """
+    kernel = program.unit.dividing_rows(int(program.schedule.get(rows).extent), vectors)
+    if kernel is None:
+        return program.tile(rows, 2, program.unit.most_rows(vectors))
+    return list(program.schedule.split(rows, [None, kernel]))
 
 
 def _tiled_vectors(program: StageSchedule, vectors: Any) -> list[Any]:
