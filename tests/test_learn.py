@@ -38,22 +38,20 @@ def gemm_records() -> list[Record]:
     return measured(GEMM, 120)
 
 
-def test_fine_tuning_orders_held_out_candidates_and_leaves_the_base_alone(
-    gemm_records: list[Record],
-) -> None:
+def test_fine_tuning_orders_held_out_candidates_and_leaves_the_base_alone() -> None:
     base = load(SHIPPED)
     before = copy.deepcopy(base.model.state_dict())
     trees = base.cost_model.to_bytes()
-    # Fewer steps order 21 held-out candidates by luck, as what ships orders them already.
+    # Some 80 candidates are held out: how 21 are ordered is luck, and another one on each CPU.
     config = TrainConfig(steps=80, rounds=3, learning_rate=5e-4)
-    tuner = FineTuner(base, config, held_out=0.2)
-    records = [*gemm_records, *measured(ADD, 5)]
+    tuner = FineTuner(base, config, held_out=0.4)
+    records = [*measured(GEMM, 200), *measured(ADD, 5)]
     tuner.add([GEMM, ADD], records)
     made, report = tuner.train(5, never)
     assert (made.version, report.version, report.steps, report.tasks) == (5, 5, 80, 2)
     assert report.demonstrations + sum(h.count for h in report.held_out) == len(records)
     old, new = evaluate(base.model, report.held_out), evaluate(made.model, report.held_out)
-    assert new.order > old.order and regression(new, old) == ""
+    assert new.nats < old.nats and new.order > old.order and regression(new, old) == ""
     for name, weight in base.model.state_dict().items():
         torch.testing.assert_close(weight, before[name], rtol=0, atol=0)
     assert base.cost_model.to_bytes() == trees != made.cost_model.to_bytes()
