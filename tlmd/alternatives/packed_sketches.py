@@ -116,13 +116,13 @@ def _tiled_rows(program: StageSchedule, rows: Any, vectors: int, loops: int = 2)
 def _blocks_of_image(program: StageSchedule, rows: Any, vectors: int) -> _RowLoops:
     """Blocks of whole rows of the image; none where no good kernel divides its width."""
     *_, height, width, _ = program.extents(program.block(stages.PLACED))
-    if program.unit.dividing_rows(width, vectors) is None:
-        tile, row = _kernels(program, rows, vectors)
-        return (), (tile,), row
-    image, lines, pixels = program.schedule.split(rows, [None, height, width])
-    block, line = program.tile(lines, 2, _MOST_IMAGE_ROWS)
-    tile, row = _kernels(program, pixels, vectors)
-    return (image, block), (line, tile), row
+    blocks, lines = [], []
+    if program.unit.dividing_rows(width, vectors) is not None:
+        image, line, rows = program.schedule.split(rows, [None, height, width])
+        block, line = program.tile(line, 2, _MOST_IMAGE_ROWS)
+        blocks, lines = [image, block], [line]
+    tile, row = _kernels(program, rows, vectors)
+    return blocks, [*lines, tile], row
 
 
 def _kernels(program: StageSchedule, rows: Any, vectors: int) -> list[Any]:
