@@ -9,8 +9,9 @@ from typing import Any
 import ray
 from ray.exceptions import RayError, RayTaskError
 
-from tlmd import wire
-from tlmd.errors import Failed
+from tlmd.data import wire
+from tlmd.data.errors import Failed
+from tlmd.data.types import Baseline, Outcome, Published, Task
 from tlmd.pipeline.orders import (
     BaselineOrder,
     CompareOrder,
@@ -24,7 +25,6 @@ from tlmd.pipeline.orders import (
     WriteOrder,
     Written,
 )
-from tlmd.types import Baseline, Outcome, Published, Task
 
 
 def _outcomes(data: Any) -> tuple[Outcome, ...]:

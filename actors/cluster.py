@@ -22,8 +22,9 @@ from actors.member import Member
 from actors.placement import ActorSpec
 from actors.ray_metrics import RayMetrics
 from actors.start_failures import StartFailures
-from tlmd import wire
-from tlmd.errors import Failed
+from tlmd.data import wire
+from tlmd.data.errors import Failed
+from tlmd.data.types import TargetInfo
 from tlmd.pipeline.orders import (
     Event,
     MeasureOrder,
@@ -41,7 +42,6 @@ from tlmd.pipeline.orders import (
     WorkerLeft,
     WriteOrder,
 )
-from tlmd.types import TargetInfo
 
 _log = logging.getLogger("tlmd.cluster")
 

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tlmd.errors import BadInput, ClusterLost, Failed
-from tlmd.supervisor import SUPERVISOR
+from tlmd.data.errors import BadInput, ClusterLost, Failed
+from tlmd.processes.supervisor import SUPERVISOR
 
 _log = logging.getLogger("tlmd.cluster")
 

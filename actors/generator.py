@@ -7,8 +7,8 @@ from typing import Any
 import ray
 from ray.actor import ActorHandle
 
-from tlmd import wire
-from tlmd.config import GenerateConfig
+from tlmd.data import wire
+from tlmd.data.config import GenerateConfig
 from tlmd.generate.history import WrittenHistory
 from tlmd.model import checkpoint as checkpoints
 from tlmd.pipeline.orders import WriteOrder, Written

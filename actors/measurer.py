@@ -6,13 +6,13 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from tlmd import wire
-from tlmd.config import MeasureConfig
+from tlmd.data import wire
+from tlmd.data.config import MeasureConfig
+from tlmd.data.types import MeasureInput
 from tlmd.measure.cores import CARD, card_cores, plan_slots
 from tlmd.measure.measurer import Measurer
 from tlmd.pipeline.orders import BaselineOrder, CompareOrder, MeasureOrder
 from tlmd.space import tvm_alone
-from tlmd.types import MeasureInput
 
 
 class MeasurerActor:

@@ -14,7 +14,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from actors.cluster_head import DAEMON
 from actors.host import actor_class
 from actors.session import Settings
-from tlmd.errors import ClusterLost
+from tlmd.data.errors import ClusterLost
 from tlmd.measure.cores import CARD, plan_slots
 from tlmd.pipeline.orders import WorkerKind
 

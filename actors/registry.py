@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from tlmd import wire
-from tlmd.config import RegistryConfig
+from tlmd.data import wire
+from tlmd.data.config import RegistryConfig
 from tlmd.model.registry import Registry
 
 

@@ -23,8 +23,8 @@ from platformdirs import user_cache_path
 
 from actors import cluster_head
 from actors.cluster_head import ClusterHead
-from tlmd.config import SHIPPED, Config
-from tlmd.errors import ClusterLost, Failed, TlmdError
+from tlmd.data.config import SHIPPED, Config
+from tlmd.data.errors import ClusterLost, Failed, TlmdError
 from tlmd.measure.cores import plan_slots
 
 _log = logging.getLogger("tlmd.cluster")

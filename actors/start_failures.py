@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 from actors.placement import ActorSpec
-from tlmd.errors import Failed
+from tlmd.data.errors import Failed
 
 _MAX_STARTS = 3  # failed starts in a row of an actor without which there is nothing to do
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 5.0, 600.0

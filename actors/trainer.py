@@ -10,12 +10,12 @@ import numpy as np
 import ray
 from ray.actor import ActorHandle
 
-from tlmd import wire
-from tlmd.config import TrainConfig
+from tlmd.data import wire
+from tlmd.data.config import TrainConfig
+from tlmd.data.types import Record
 from tlmd.model import checkpoint as checkpoints
 from tlmd.pipeline.orders import Trained, TrainOrder
 from tlmd.space import tvm_alone
-from tlmd.types import Record
 
 
 class TrainerActor:

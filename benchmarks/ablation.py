@@ -24,7 +24,7 @@ import numpy as np
 from benchmarks import bank_judge, report, setting
 from benchmarks.bank_tasks import BANK
 from benchmarks.bootstrap import interval_over_seeds, mean_and_interval
-from tlmd.config import GenerateConfig
+from tlmd.data.config import GenerateConfig
 from tlmd.language.vocabulary import WORDS
 
 _DATA = Path("benchmarks/data")

@@ -23,7 +23,7 @@ from typing import Any
 from benchmarks import report
 from benchmarks.bank_tasks import is_expansion
 from benchmarks.measured import measure_in_rounds
-from tlmd.types import TargetInfo, Task
+from tlmd.data.types import TargetInfo, Task
 
 _ROUND = 8
 _SHARES = {"picked": 0.6, "near": 0.2, "random": 0.2}

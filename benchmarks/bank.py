@@ -24,7 +24,7 @@ import numpy as np
 from benchmarks import bank_judge, report, setting
 from benchmarks.bank_tasks import BANK
 from benchmarks.bootstrap import interval_over_seeds
-from tlmd.config import GenerateConfig
+from tlmd.data.config import GenerateConfig
 
 _BY_KIND = (
     *("log p", "cost model", "random", "best written"),

@@ -16,13 +16,13 @@ import numpy as np
 
 from benchmarks import report, setting
 from benchmarks.bank_tasks import kinds_of
-from tlmd.config import GenerateConfig
+from tlmd.data.config import GenerateConfig
+from tlmd.data.types import Candidate, Record, Task
 from tlmd.generate.search import DecisionSearch
 from tlmd.language.sentence import BEST_QUALITY, WORST_QUALITY
 from tlmd.model.cost_model import CostModel
 from tlmd.model.ranking import spearman
 from tlmd.space.space import TaskSpace
-from tlmd.types import Candidate, Record, Task
 
 Rewrite = Callable[[Sequence[int]], tuple[int, ...]]
 """Makes another prompt of a prompt: what a language model was trained with."""

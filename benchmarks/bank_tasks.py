@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.setting import tasks_of_networks
-from tlmd.types import Task
+from tlmd.data.types import Task
 
 BANK = Path("benchmarks/data/bank.msgpack.gz")
 BANK_OF_ALTERNATIVES = Path("benchmarks/data/bank_alternatives.msgpack.gz")

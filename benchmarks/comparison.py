@@ -18,7 +18,7 @@ from benchmarks import report
 from benchmarks.comparison_figure import draw
 from benchmarks.comparison_page import chosen, page, summary_table
 from benchmarks.end_to_end import KEY
-from tlmd.model_spec import FP32
+from tlmd.data.model_spec import FP32
 
 _HERE = Path(__file__).parent
 PAGE = _HERE / "comparison.md"

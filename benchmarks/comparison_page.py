@@ -8,7 +8,7 @@ from itertools import product
 from benchmarks import report
 from benchmarks.deployments import METASCHEDULE, PEERS, TLMD
 from benchmarks.end_to_end import LABELS, best_ratio
-from tlmd.model_spec import BF16, FP32, INT8
+from tlmd.data.model_spec import BF16, FP32, INT8
 
 Column = tuple[str, Callable[[report.Row], str]]
 

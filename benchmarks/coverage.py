@@ -26,7 +26,7 @@ import psutil
 
 from benchmarks import networks, networks_onnx, report
 from benchmarks.coverage_page import page, summary
-from tlmd.durable import replacing
+from tlmd.processes.durable import replacing
 
 GROUPS = (*networks.LISTS, *networks.ONNX_GROUPS)
 _POLL_S = 0.2

@@ -26,8 +26,8 @@ from tvm.relax.frontend.torch import from_exported_program
 from tvm_ffi import Shape
 
 from benchmarks import networks, networks_onnx
-from tlmd.errors import BadInput
-from tlmd.model_spec import ModelSpec
+from tlmd.data.errors import BadInput
+from tlmd.data.model_spec import ModelSpec
 from tlmd.space import target as targets
 from tlmd.workloads import frontends, lowering
 

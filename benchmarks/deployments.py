@@ -43,7 +43,7 @@ def main(
     """Load all, compare their outputs with PyTorch's, time them, write what was found."""
     import torch
 
-    from tlmd.model_spec import BF16, ModelSpec
+    from tlmd.data.model_spec import BF16, ModelSpec
     from tlmd.workloads import factories
 
     torch.set_num_threads(threads)

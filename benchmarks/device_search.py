@@ -24,9 +24,9 @@ from benchmarks import report, setting
 from benchmarks.bank_tasks import BANK, kinds_of
 from benchmarks.bootstrap import geometric_mean_and_interval
 from benchmarks.measured import on_one_core, race, searched
-from tlmd.config import GenerateConfig
+from tlmd.data.config import GenerateConfig
+from tlmd.data.types import Task
 from tlmd.model.checkpoint import Checkpoint
-from tlmd.types import Task
 
 _RANDOM, _SHIPPED = "random", "shipped"
 _COUNTS = (1, 4, 10, 16, 32)

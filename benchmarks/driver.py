@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from actors import session
+from tlmd.data.types import Status
 from tlmd.pipeline.orders import Event, MeasureOrder, OrderDone, Trained, WorkerJoined, WorkerLeft
-from tlmd.types import Status
 
 if TYPE_CHECKING:
     from actors.cluster import Cluster

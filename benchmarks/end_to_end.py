@@ -25,8 +25,8 @@ from typing import Any
 
 from benchmarks import onnx_models, pinned, report
 from benchmarks.deployments import METASCHEDULE, PEERS, TLMD
-from tlmd import children
-from tlmd.model_spec import FP32, INT8, PRECISIONS, ModelSpec
+from tlmd.data.model_spec import FP32, INT8, PRECISIONS, ModelSpec
+from tlmd.processes import children
 
 _MODELS = ("resnet18", "resnet50", "mobilenet-v2", "bert-small", "vit-s16")
 KEY = ("model", "cores", "trials", "precision", "budget_s")

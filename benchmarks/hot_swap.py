@@ -29,8 +29,9 @@ import numpy as np
 
 from actors import session
 from benchmarks import driver, report, simulated
-from tlmd import wire
-from tlmd.config import Config, GenerateConfig, PipelineConfig, TrainConfig
+from tlmd.data import wire
+from tlmd.data.config import Config, GenerateConfig, PipelineConfig, TrainConfig
+from tlmd.data.types import MeasureInput, Published, Task
 from tlmd.measure.cores import plan_cores
 from tlmd.pipeline.orders import (
     Answer,
@@ -44,7 +45,6 @@ from tlmd.pipeline.orders import (
     WriteOrder,
     Written,
 )
-from tlmd.types import MeasureInput, Published, Task
 
 if TYPE_CHECKING:
     from actors.cluster import Cluster

@@ -27,10 +27,10 @@ from typing import Any
 from benchmarks import report, setting
 from benchmarks.measured import compare_finalists
 from benchmarks.setting import pin
-from tlmd.config import SHIPPED
+from tlmd.data.config import SHIPPED
+from tlmd.data.types import Candidate, MeasureInput, Outcome, Task
 from tlmd.model import checkpoint
 from tlmd.model.checkpoint import Checkpoint
-from tlmd.types import Candidate, MeasureInput, Outcome, Task
 
 COUNTS = (1, 4, 10, 16)
 # Tasks of held-out networks: GEMM (two), batched GEMM, softmax, layer norm, convolution (3x3 with
@@ -176,7 +176,7 @@ def _policies(options: Any) -> dict[str, Checkpoint]:
 
 
 def _policy_runs(task: Task, policies: Mapping[str, Checkpoint], seeds: int) -> Iterable[PolicyRun]:
-    from tlmd.config import GenerateConfig
+    from tlmd.data.config import GenerateConfig
     from tlmd.generate.generator import Generator
     from tlmd.space.features import FeatureExtractor
 

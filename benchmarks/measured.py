@@ -8,8 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tlmd.space.space import TaskSpace
-from tlmd.types import (
+from tlmd.data.types import (
     Candidate,
     MeasureInput,
     Outcome,
@@ -19,9 +18,10 @@ from tlmd.types import (
     TargetInfo,
     Task,
 )
+from tlmd.space.space import TaskSpace
 
 if TYPE_CHECKING:
-    from tlmd.config import GenerateConfig
+    from tlmd.data.config import GenerateConfig
     from tlmd.generate.generator import Generator
     from tlmd.measure.measurer import Measurer
     from tlmd.model.checkpoint import Checkpoint
@@ -160,7 +160,7 @@ def mixed_writers(shares: Mapping[str, float]) -> list[tuple[Generator, float]]:
     ``random`` draws all candidates, ``picked`` has them written by the TLM and chosen by the cost
     model, ``near`` changes the best programs so far.
     """
-    from tlmd.config import SHIPPED, GenerateConfig
+    from tlmd.data.config import SHIPPED, GenerateConfig
     from tlmd.generate.generator import Generator
     from tlmd.model import checkpoint
 

@@ -58,7 +58,7 @@ def _lowered(model: str) -> Any:
     from tvm import relax
     from tvm.relax.frontend.torch import from_exported_program
 
-    from tlmd.model_spec import ModelSpec
+    from tlmd.data.model_spec import ModelSpec
     from tlmd.workloads import factories
 
     module, example = factories.make(ModelSpec(model))

@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from tlmd.data.types import Record
 from tlmd.pipeline.orders import Event, Order, WorkerPool
 from tlmd.records.store import RecordStore
-from tlmd.types import Record
 
 
 @dataclass

@@ -30,7 +30,8 @@ import numpy as np
 
 from benchmarks import pinned, report
 from benchmarks.runners import RUNNERS, CandidateBatch, RunnerResult, mixed_candidates, run_runner
-from tlmd import children, wire
+from tlmd.data import wire
+from tlmd.processes import children
 
 _TRUTH = "--truth"
 _NEAR = 1.02

@@ -24,7 +24,7 @@ from typing import Any
 from benchmarks import report
 from benchmarks.measured import on_one_core
 from benchmarks.on_off_programs import KINDS, Timed, timed_model
-from tlmd.model_spec import ModelSpec
+from tlmd.data.model_spec import ModelSpec
 
 _MODELS = ("resnet18", "mobilenet-v2", "bert-small", "vit-s16")
 

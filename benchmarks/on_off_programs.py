@@ -11,9 +11,9 @@ from unittest import mock
 
 from benchmarks import setting
 from benchmarks.measured import searched
-from tlmd.model_spec import ModelSpec
-from tlmd.selection import fastest
-from tlmd.types import MeasureInput, Record, Task
+from tlmd.data.model_spec import ModelSpec
+from tlmd.data.selection import fastest
+from tlmd.data.types import MeasureInput, Record, Task
 
 if TYPE_CHECKING:
     from tlmd.workloads.sources import SourceModel

@@ -27,7 +27,7 @@ from tvm import relax
 from benchmarks import report
 from benchmarks.operator_calls import CALLS
 from benchmarks.operator_samples import Call, database, samples
-from tlmd.errors import BadInput
+from tlmd.data.errors import BadInput
 from tlmd.space.target import resolve, tvm_target
 from tlmd.workloads import lowering, torch_frontend, torch_tensors
 from tlmd.workloads.sources import first_line

@@ -28,16 +28,16 @@ from typing import Any
 
 from actors import session
 from benchmarks import driver, report
-from tlmd.config import CheckConfig, Config, GenerateConfig, MeasureConfig, TuneConfig
 from tlmd.daemon.task_extraction import ExtractionRequest, TaskExtractor
+from tlmd.data.config import CheckConfig, Config, GenerateConfig, MeasureConfig, TuneConfig
+from tlmd.data.model_spec import ModelSpec
+from tlmd.data.types import Task
 from tlmd.measure.cores import plan_slots
-from tlmd.model_spec import ModelSpec
 from tlmd.pipeline.jobs import TuningJob
 from tlmd.pipeline.loop import Pipeline
 from tlmd.pipeline.orders import MeasureOrder, SwapOrder, WorkerKind, WriteOrder
 from tlmd.pipeline.state import PipelineOptions
 from tlmd.records.store import RecordStore
-from tlmd.types import Task
 
 
 @dataclass

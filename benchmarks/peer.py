@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import pinned
-from tlmd import wire
-from tlmd.types import Candidate, Task
+from tlmd.data import wire
+from tlmd.data.types import Candidate, Task
 
 STOCK, TLM = "stock", "tlm"
 

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from tlmd import children
+from tlmd.processes import children
 
 
 def run(

@@ -55,9 +55,9 @@ def main() -> int:
 def _prediction_row(model: str, state_dir: Path, out: Path, trials: int) -> dict[str, Any]:
     import tlmd
     from tlmd.client import export
-    from tlmd.config import MeasureConfig
+    from tlmd.data.config import MeasureConfig
+    from tlmd.data.model_spec import ModelSpec
     from tlmd.measure.cores import plan_cores
-    from tlmd.model_spec import ModelSpec
     from tlmd.records.store import RecordStore
     from tlmd.space.target import resolve
     from tlmd.workloads.preparation import lower_sets
@@ -83,10 +83,10 @@ def _prediction_row(model: str, state_dir: Path, out: Path, trials: int) -> dict
 
 def _weighted_sum(states: Any, layout: Any, cold: bool, cache: Path) -> float:
     """Weighted seconds of the best programs, timed now."""
-    from tlmd.config import MeasureConfig
+    from tlmd.data.config import MeasureConfig
+    from tlmd.data.types import MeasureInput
     from tlmd.measure.measurer import Measurer
     from tlmd.space.space import TaskSpace
-    from tlmd.types import MeasureInput
 
     with Measurer(layout, cache, MeasureConfig(cache="cold" if cold else "hot")) as measurer:
         found = []
@@ -105,7 +105,7 @@ def _whole_model(prepared: Any, out: Path, cores: tuple[int, ...]) -> float:
     """Seconds of the exported model, alone in a pinned process."""
     import numpy as np
 
-    from tlmd import children
+    from tlmd.processes import children
 
     library, environment = out.resolve() / "model.so", children.running_tvm(len(cores))
     with tempfile.TemporaryDirectory(prefix="tlmd-bench-") as scratch:

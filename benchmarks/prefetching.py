@@ -18,8 +18,8 @@ from typing import Any
 from benchmarks import report, setting
 from benchmarks.measured import on_one_core
 from benchmarks.on_off_programs import best, groups, load_source
-from tlmd.model_spec import ModelSpec
-from tlmd.types import Record, Task
+from tlmd.data.model_spec import ModelSpec
+from tlmd.data.types import Record, Task
 
 _MODELS = ("resnet18", "bert-base", "vit-s16")
 _ROUNDS = 30

@@ -20,12 +20,13 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import peer, pinned
-from tlmd import children, wire
+from tlmd.data import wire
+from tlmd.data.selection import retimed
+from tlmd.data.types import Candidate, MeasureInput, Outcome, Record, Task
 from tlmd.measure.measurer import Measurer
 from tlmd.pipeline.task_groups import TaskGroup
 from tlmd.pipeline.task_state import TaskState
-from tlmd.selection import retimed
-from tlmd.types import Candidate, MeasureInput, Outcome, Record, Task
+from tlmd.processes import children
 
 RUNNERS = ("tlmd", "stock")
 

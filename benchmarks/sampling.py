@@ -16,13 +16,13 @@ import time
 from typing import Any
 
 from benchmarks import report, setting
-from tlmd.errors import TlmdError
+from tlmd.data.errors import TlmdError
+from tlmd.data.types import Candidate
 from tlmd.language.prompt import prompt
 from tlmd.model import network
 from tlmd.model.sampling import Sampler, SampleRequest
 from tlmd.space.space import InvalidCandidate, TaskSpace
 from tlmd.space.target import resolve
-from tlmd.types import Candidate
 
 _WANTED = 150.0  # sentences a second
 _GROUP = 96  # a batch of 8 is picked from so many

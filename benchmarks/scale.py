@@ -30,9 +30,10 @@ from actors import session
 from benchmarks import driver, report, simulated
 from benchmarks.in_process import InProcessPool
 from benchmarks.metering import MeteredStore, MeteredWorkerPool, ThreadSeconds
-from tlmd.config import Config, DaemonConfig, TrainConfig
 from tlmd.daemon import status
 from tlmd.daemon.event_log import EventLog
+from tlmd.data.config import Config, DaemonConfig, TrainConfig
+from tlmd.data.types import Baseline, Task
 from tlmd.measure.background import BackgroundWork, OtherPrograms
 from tlmd.pipeline.jobs import TuningJob
 from tlmd.pipeline.loop import Pipeline
@@ -40,7 +41,6 @@ from tlmd.pipeline.orders import WorkerKind, WorkerPool
 from tlmd.pipeline.state import PipelineOptions
 from tlmd.records.dataset import read_dataset
 from tlmd.records.store import RecordStore
-from tlmd.types import Baseline, Task
 
 _HEADLINE_SLOTS = 32  # the headline is the largest number of slots up to this one
 _SLOTS_PER_GENERATOR = 32

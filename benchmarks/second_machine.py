@@ -22,9 +22,9 @@ from benchmarks.bank_judge import Entry
 from benchmarks.bank_tasks import BANK
 from benchmarks.bootstrap import geometric_mean_and_interval, mean_and_interval
 from benchmarks.measured import measure_proposals, on_one_core, race, searched
+from tlmd.data.types import Candidate, Proposal, Record, Task
 from tlmd.model.checkpoint import Checkpoint
 from tlmd.model.ranking import spearman
-from tlmd.types import Candidate, Proposal, Record, Task
 
 _COUNTS = (1, 4, 16)
 _ORDERS = ("log p", "log p best - worst", "cost model", "cost model @1", "cost model @4")

@@ -12,9 +12,9 @@ import threading
 import time
 from typing import Any
 
-from tlmd import wire
+from tlmd.data import wire
+from tlmd.data.types import Baseline, Candidate, Outcome, Proposal, Status, TargetInfo, Timing
 from tlmd.pipeline.orders import BaselineOrder, MeasureOrder, WriteOrder, Written
-from tlmd.types import Baseline, Candidate, Outcome, Proposal, Status, TargetInfo, Timing
 
 SLOT = "benchmarks.simulated:SimulatedSlot"
 GENERATOR = "benchmarks.simulated:SimulatedGenerator"

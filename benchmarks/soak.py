@@ -30,10 +30,10 @@ from tvm import te, tirx
 import tlmd
 from benchmarks import report
 from tlmd.client.job import Job
+from tlmd.data.types import TargetInfo, Task
 from tlmd.records.store import RecordStore
 from tlmd.records.task_file import save_tasks
 from tlmd.space.target import resolve
-from tlmd.types import TargetInfo, Task
 from tlmd.workloads.identity import task_id
 
 _N = 256

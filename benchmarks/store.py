@@ -27,9 +27,9 @@ import psutil
 
 from benchmarks import driver, report
 from benchmarks.simulated import TARGET
-from tlmd import wire
+from tlmd.data import wire
+from tlmd.data.types import Candidate, Outcome, Record, Status, Task, Timing
 from tlmd.records.store import RecordStore
-from tlmd.types import Candidate, Outcome, Record, Status, Task, Timing
 
 _TASKS = 2000
 _FEATURES = bytes(658)

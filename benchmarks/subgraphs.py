@@ -30,7 +30,7 @@ from typing import Any
 from benchmarks import peer, report, setting
 from benchmarks.bank_tasks import KINDS, bank_tasks
 from benchmarks.measured import compare_finalists, searched
-from tlmd.types import Candidate, MeasureInput, Record, Task
+from tlmd.data.types import Candidate, MeasureInput, Record, Task
 
 COUNTS = (1, 10, 16, 32, 64)
 _BASELINES = Path(__file__).parent / "baselines" / "metaschedule.json"

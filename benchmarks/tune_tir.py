@@ -56,8 +56,8 @@ def main() -> int:
 
 def _compared(measurer: Any, task: Any, found: dict[str, Any]) -> report.Row:
     """Microseconds of what each strategy found, timed alternately; None: nothing ran."""
+    from tlmd.data.types import MeasureInput
     from tlmd.space.space import TaskSpace
-    from tlmd.types import MeasureInput
 
     space = TaskSpace(task)
     names = [name for name, candidate in found.items() if candidate is not None]

@@ -25,9 +25,9 @@ import numpy as np
 from benchmarks import bank_judge, report, setting
 from benchmarks.bank_tasks import BANK
 from benchmarks.bootstrap import interval_of_ratio, mean_and_interval
-from tlmd.config import TrainConfig
+from tlmd.data.config import TrainConfig
+from tlmd.data.types import Record, Task
 from tlmd.model.checkpoint import Checkpoint
-from tlmd.types import Record, Task
 
 _RECORDS = Path("benchmarks/data/synthetic.msgpack.xz")
 _SHIPPED = "shipped"

@@ -14,7 +14,7 @@ from typing import Any
 
 from benchmarks import simulated
 from tests.cluster_program import job_state, wait_for  # sets Ray up, too
-from tlmd import wire
+from tlmd.data import wire
 from tlmd.space.target import resolve
 
 CARD = resolve(
@@ -48,8 +48,8 @@ def main(state: Path, model: str, trials: int) -> dict[str, Any]:
 
 def run(address: str, state: Path, model: str, trials: int) -> dict[str, Any]:
     from actors.session import Settings
-    from tlmd import config
     from tlmd.daemon.service import Service
+    from tlmd.data import config
 
     flags = {"train.enabled": False, "generate.oversample": 2, "daemon.generators": 1}
     settings = Settings(config.load(flags=flags), state, address)

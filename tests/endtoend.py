@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tlmd.types import Record, Status
+from tlmd.data.types import Record, Status
 
 ROOT = Path(__file__).parent.parent
 MODEL = "tests.small_network:make"
@@ -60,7 +60,7 @@ def known_roofline() -> Iterator[None]:
 
 def candidates(state: Path) -> list[str]:
     """Ids of everything measured in a state directory, in order; also beside a running job."""
-    from tlmd.errors import BadInput, Failed
+    from tlmd.data.errors import BadInput, Failed
     from tlmd.records.store import RecordStore
 
     try:

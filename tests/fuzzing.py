@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
-from tlmd.errors import TlmdError
+from tlmd.data.errors import TlmdError
 
 T = TypeVar("T")
 EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "0"))

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import nn
 from tvm import relax
 
-from tlmd.model_spec import ModelSpec
+from tlmd.data.model_spec import ModelSpec
 from tlmd.space.target import resolve, tvm_target
 from tlmd.workloads import lowering
 from tlmd.workloads.preparation import LoweredModel, lower_source

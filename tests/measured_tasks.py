@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from random import Random
 
+from tlmd.data.types import Baseline, Outcome, Record, Status, Task
 from tlmd.pipeline.task_state import TaskState
 from tlmd.space.space import TaskSpace
-from tlmd.types import Baseline, Outcome, Record, Status, Task
 
 
 def measured(task: Task, seconds: float, baseline_s: float = 1.0) -> TaskState:

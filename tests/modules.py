@@ -8,8 +8,8 @@ from typing import Any
 import tvm
 from tvm import te
 
+from tlmd.data.types import TargetInfo, Task
 from tlmd.space import target as targets
-from tlmd.types import TargetInfo, Task
 
 
 @functools.cache

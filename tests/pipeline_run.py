@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from tests.simulated import MemoryStore, SimulatedWorkerPool, task
+from tlmd.data.types import Status
 from tlmd.pipeline.jobs import TuningJob
 from tlmd.pipeline.loop import Pipeline
 from tlmd.pipeline.state import PipelineOptions
-from tlmd.types import Status
 
 SIZES = {"a": 60, "b": 60, "c": 60}
 

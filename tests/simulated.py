@@ -8,8 +8,19 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from tlmd import wire
-from tlmd.config import PipelineConfig, TrainConfig
+from tlmd.data import wire
+from tlmd.data.config import PipelineConfig, TrainConfig
+from tlmd.data.types import (
+    Baseline,
+    Candidate,
+    Outcome,
+    Proposal,
+    Published,
+    Record,
+    Status,
+    TargetInfo,
+    Task,
+)
 from tlmd.generate.history import WrittenHistory
 from tlmd.pipeline.orders import (
     BaselineOrder,
@@ -32,17 +43,6 @@ from tlmd.pipeline.orders import (
     Written,
 )
 from tlmd.pipeline.state import PipelineOptions
-from tlmd.types import (
-    Baseline,
-    Candidate,
-    Outcome,
-    Proposal,
-    Published,
-    Record,
-    Status,
-    TargetInfo,
-    Task,
-)
 
 TARGET = TargetInfo("{}", "cpu", "x86_64", "avx2", 256, 1, 1, 1, 1, "here")
 

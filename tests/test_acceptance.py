@@ -12,8 +12,8 @@ import pytest
 
 import tlmd
 from tests import endtoend, processes
-from tlmd.errors import BadInput
-from tlmd.model_spec import ModelSpec
+from tlmd.data.errors import BadInput
+from tlmd.data.model_spec import ModelSpec
 from tlmd.space import target as targets
 from tlmd.workloads import acceptance
 

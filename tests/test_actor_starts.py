@@ -19,9 +19,9 @@ from actors.placement import ActorSpec
 from actors.session import Settings
 from actors.start_failures import StartFailures
 from tests.simulated import TARGET
-from tlmd.config import Config
 from tlmd.daemon.jobs import make_spec
-from tlmd.errors import ClusterLost, Failed
+from tlmd.data.config import Config
+from tlmd.data.errors import ClusterLost, Failed
 from tlmd.pipeline.orders import StartFailed, Worker, WorkerKind
 
 TRAINER = ActorSpec("trainer", WorkerKind.TRAINER, "n", True, optional=True)

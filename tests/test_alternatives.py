@@ -22,17 +22,17 @@ from tvm import relax
 from tests.alternative_programs import direct_outputs, native_by_vectors, run
 from tlmd.alternatives.packed import GROUPED
 from tlmd.alternatives.transforms import FILTERINGS, PACKED
-from tlmd.config import MeasureConfig
+from tlmd.data.config import MeasureConfig
+from tlmd.data.model_spec import ModelSpec
+from tlmd.data.types import MeasureInput, Status, Task
 from tlmd.language.sentence import decode, encode
 from tlmd.measure.cores import plan_cores
 from tlmd.measure.measurer import Measurer
-from tlmd.model_spec import ModelSpec
 from tlmd.records import metaschedule
 from tlmd.space import schedule
 from tlmd.space.describe import block_names, describe
 from tlmd.space.space import TaskSpace
 from tlmd.space.target import tvm_target
-from tlmd.types import MeasureInput, Status, Task
 from tlmd.workloads import lowering
 from tlmd.workloads.alternatives import substitute, with_alternatives
 from tlmd.workloads.preparation import LoweredModel, lower_source, merged_tasks

@@ -38,12 +38,12 @@ from tlmd.alternatives.prefetch import with_prefetches
 from tlmd.alternatives.product_loops import built_loops, find
 from tlmd.alternatives.transforms import AMX_BF16, AMX_INT8, AMX_PARTS, transform
 from tlmd.alternatives.words import registration
+from tlmd.data.model_spec import BF16, FP32, INT8, ModelSpec
+from tlmd.data.types import TargetInfo, Task
 from tlmd.measure.verify import tolerance
-from tlmd.model_spec import BF16, FP32, INT8, ModelSpec
 from tlmd.space.space import TaskSpace
 from tlmd.space.system_cpu import flags
 from tlmd.space.target import has_amx, has_bf16, resolve
-from tlmd.types import TargetInfo, Task
 from tlmd.workloads.alternatives import with_alternatives
 from tlmd.workloads.frontends import load_model
 from tlmd.workloads.preparation import lower_source

@@ -15,9 +15,9 @@ from tests.alternative_programs import built, direct_outputs, run
 from tlmd.alternatives import amx_code
 from tlmd.alternatives.amx_calls import THREADS
 from tlmd.alternatives.transforms import AMX_PARTS
-from tlmd.model_spec import ModelSpec
+from tlmd.data.model_spec import ModelSpec
+from tlmd.data.types import Task
 from tlmd.space.target import has_amx, resolve
-from tlmd.types import Task
 from tlmd.workloads.alternatives import with_alternatives
 from tlmd.workloads.preparation import lower_source
 from tlmd.workloads.torch_frontend import from_module

@@ -28,11 +28,11 @@ from tlmd.alternatives.amx_code import INT8
 from tlmd.alternatives.implementation import Implementation
 from tlmd.alternatives.tile_rows import tile_rows
 from tlmd.alternatives.transforms import AMX_BF16, AMX_INT8, AMX_PARTS, transform
+from tlmd.data.model_spec import ModelSpec
+from tlmd.data.types import Task
 from tlmd.measure.verify import tolerance
-from tlmd.model_spec import ModelSpec
 from tlmd.space.space import TaskSpace
 from tlmd.space.target import has_amx, resolve
-from tlmd.types import Task
 from tlmd.workloads.alternatives import _alternative
 from tlmd.workloads.frontends import load_model
 from tlmd.workloads.preparation import lower_source

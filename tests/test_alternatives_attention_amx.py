@@ -22,11 +22,11 @@ from tlmd.alternatives.attention import Attention
 from tlmd.alternatives.attention_short import unit_attention
 from tlmd.alternatives.implementation import DIRECT, Implementation
 from tlmd.alternatives.transforms import AMX_BF16, AMX_PARTS, MULTIPLIED
+from tlmd.data.model_spec import BF16, FP32, ModelSpec
+from tlmd.data.types import Task
 from tlmd.measure.verify import tolerance
-from tlmd.model_spec import BF16, FP32, ModelSpec
 from tlmd.space.space import TaskSpace
 from tlmd.space.target import has_amx, resolve
-from tlmd.types import Task
 from tlmd.workloads.alternatives import with_alternatives
 from tlmd.workloads.preparation import lower_source
 from tlmd.workloads.torch_frontend import from_module

@@ -31,13 +31,13 @@ from tlmd.alternatives.transforms import (
     transform,
 )
 from tlmd.alternatives.words import registration
-from tlmd.errors import BadInput
+from tlmd.data.errors import BadInput
+from tlmd.data.model_spec import BF16, ModelSpec
+from tlmd.data.types import Task
 from tlmd.language.sentence import decode, encode
 from tlmd.measure.verify import tolerance
-from tlmd.model_spec import BF16, ModelSpec
 from tlmd.space.space import TaskSpace
 from tlmd.space.target import has_bf16, resolve
-from tlmd.types import Task
 from tlmd.workloads.alternatives import with_alternatives
 from tlmd.workloads.preparation import LoweredModel, lower_source, merged_tasks
 from tlmd.workloads.torch_frontend import from_module

@@ -12,9 +12,9 @@ from tests.alternative_programs import AVX2, check_random_candidates, runnable
 from tlmd.alternatives.packed import GROUPED
 from tlmd.alternatives.scheduling import block_names
 from tlmd.alternatives.transforms import PACKED
-from tlmd.model_spec import ModelSpec
+from tlmd.data.model_spec import ModelSpec
+from tlmd.data.types import Task
 from tlmd.space.space import TaskSpace
-from tlmd.types import Task
 from tlmd.workloads.alternatives import with_alternatives
 from tlmd.workloads.preparation import lower_source
 from tlmd.workloads.torch_frontend import from_module

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from tlmd.model_spec import ModelSpec
+from tlmd.data.model_spec import ModelSpec
 from tlmd.space.target import resolve
 from tlmd.workloads.alternatives import with_alternatives
 from tlmd.workloads.preparation import lower_source

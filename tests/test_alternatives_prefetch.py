@@ -19,10 +19,10 @@ from tvm.sym import Analyzer
 from tests.alternative_programs import direct_outputs, run
 from tlmd.alternatives.contraction import substituted
 from tlmd.alternatives.prefetch import with_prefetches
-from tlmd.model_spec import ModelSpec
+from tlmd.data.model_spec import ModelSpec
+from tlmd.data.types import Task
 from tlmd.space.space import TaskSpace
 from tlmd.space.target import resolve, tvm_target, vector_unit
-from tlmd.types import Task
 from tlmd.workloads.alternatives import with_alternatives
 from tlmd.workloads.preparation import lower_source
 from tlmd.workloads.torch_frontend import from_module

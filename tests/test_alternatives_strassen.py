@@ -13,9 +13,9 @@ from torch import nn
 
 from tests.alternative_programs import AVX2, check_random_candidates, runnable
 from tlmd.alternatives.transforms import MULTIPLICATIONS, PACKED, transform
-from tlmd.model_spec import ModelSpec
+from tlmd.data.model_spec import ModelSpec
+from tlmd.data.types import Task
 from tlmd.space.target import resolve, tvm_target, vector_unit
-from tlmd.types import Task
 from tlmd.workloads.alternatives import with_alternatives
 from tlmd.workloads.preparation import lower_source
 from tlmd.workloads.torch_frontend import from_module

@@ -22,9 +22,9 @@ from tlmd.alternatives.groups import Blocks
 from tlmd.alternatives.kernel import VectorUnit
 from tlmd.alternatives.transforms import FILTERINGS, transform
 from tlmd.alternatives.winograd_tiles import MOST_COLUMNS, MOST_ROWS, Planes, arranged
-from tlmd.model_spec import ModelSpec
+from tlmd.data.model_spec import ModelSpec
+from tlmd.data.types import Task
 from tlmd.space.space import TaskSpace
-from tlmd.types import Task
 from tlmd.workloads.alternatives import with_alternatives
 from tlmd.workloads.preparation import lower_source
 from tlmd.workloads.torch_frontend import from_module

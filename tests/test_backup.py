@@ -14,13 +14,13 @@ from tests.fake_checkpoints import accept, blob, load
 from tests.test_records_store import record, task, writing
 from tlmd import cli
 from tlmd.daemon.jobs import make_spec
-from tlmd.errors import BadInput, Failed
+from tlmd.data.errors import BadInput, Failed
+from tlmd.data.types import JobState
 from tlmd.model import checkpoint as checkpoints
 from tlmd.model.registry import Registry
 from tlmd.records import backup, job_specs
 from tlmd.records.store import RecordStore
 from tlmd.records.task_file import load_tasks, save_tasks
-from tlmd.types import JobState
 
 _TASKS = "jobs/m-1.tasks"
 

@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks import comparison, end_to_end
 from benchmarks.comparison_page import page, summary_table
-from tlmd.model_spec import FP32
+from tlmd.data.model_spec import FP32
 
 ROOT = Path(__file__).parents[1]
 

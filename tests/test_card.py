@@ -15,14 +15,14 @@ import tvm
 import tlmd
 from benchmarks.setting import tasks
 from tests import endtoend
-from tlmd.config import SHIPPED
+from tlmd.data.config import SHIPPED
+from tlmd.data.model_spec import ModelSpec
+from tlmd.data.types import MeasureInput, Status
 from tlmd.generate.generator import Generator
 from tlmd.measure.cores import card_cores
 from tlmd.measure.measurer import Measurer
 from tlmd.model import checkpoint
-from tlmd.model_spec import ModelSpec
 from tlmd.space import target as targets
-from tlmd.types import MeasureInput, Status
 from tlmd.workloads import frontends, lowering, whole_model
 
 pytestmark = pytest.mark.skipif(not tvm.cuda(0).exist, reason="there is no card")

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tlmd.config import Config, known_keys, load
-from tlmd.config_file import RENAMED
-from tlmd.errors import BadInput
+from tlmd.data.config import Config, known_keys, load
+from tlmd.data.config_file import RENAMED
+from tlmd.data.errors import BadInput
 
 
 def test_flags_beat_the_environment_which_beats_the_file(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ import pytest
 import tlmd
 from tests import endtoend, processes
 from tlmd import cli
-from tlmd.errors import BadInput, Failed, NoDaemon
+from tlmd.data.errors import BadInput, Failed, NoDaemon
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("small_tlm")]
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tlmd.daemon.calls import CallQueue
-from tlmd.errors import BadInput, Failed
+from tlmd.data.errors import BadInput, Failed
 
 
 def never() -> bool:

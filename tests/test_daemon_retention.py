@@ -11,20 +11,20 @@ import pytest
 
 from tests.pipeline_run import Run
 from tests.simulated import SimulatedWorkerPool, options, task
-from tlmd import wire
-from tlmd.config import CheckConfig
 from tlmd.daemon.event_log import EventLog
 from tlmd.daemon.extraction_requests import ExtractionRequests
 from tlmd.daemon.job_archive import JobArchive
 from tlmd.daemon.job_manager import JobManager
 from tlmd.daemon.jobs import make_spec
 from tlmd.daemon.log_files import bound_logs
-from tlmd.errors import BadInput
+from tlmd.data import wire
+from tlmd.data.config import CheckConfig
+from tlmd.data.errors import BadInput
+from tlmd.data.types import JobState
 from tlmd.pipeline.jobs import TuningJob
 from tlmd.records import job_specs
 from tlmd.records.store import RecordStore
 from tlmd.records.task_file import save_tasks
-from tlmd.types import JobState
 
 
 class Jobs:
@@ -172,8 +172,8 @@ def test_the_trace_and_the_logs_are_bounded(tmp_path: Path) -> None:
 
 
 def test_reading_checkpoints_does_not_wait_for_the_pipeline(tmp_path: Path) -> None:
-    from tlmd.config import Config
     from tlmd.daemon.service import Service
+    from tlmd.data.config import Config
 
     class Cluster:
         def ask_registry(self, method: str, *arguments: object) -> list[str]:

@@ -16,8 +16,8 @@ import tvm
 
 from tlmd.client import doctor, installation_checks, machine_checks
 from tlmd.client.findings import CheckContext, Finding, MachineCheck, requirements
-from tlmd.config import Config
-from tlmd.errors import Failed
+from tlmd.data.config import Config
+from tlmd.data.errors import Failed
 from tlmd.space.target import resolve
 
 CONFIG = Config()

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tlmd.durable import replacing
+from tlmd.processes.durable import replacing
 
 _SIZE = 1 << 20
 

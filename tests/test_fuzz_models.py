@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.fuzzing import damaged, few, one_line
-from tlmd.errors import BadInput
-from tlmd.model_spec import ModelSpec
+from tlmd.data.errors import BadInput
+from tlmd.data.model_spec import ModelSpec
 from tlmd.space import target as targets
 from tlmd.workloads import acceptance, frontends
 

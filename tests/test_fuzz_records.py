@@ -17,14 +17,14 @@ from hypothesis import strategies as st
 
 from tests.fuzzing import changed, damaged, few, one_line, values
 from tests.test_records_store import record, task
-from tlmd import wire
 from tlmd.daemon.job_archive import JobArchive
 from tlmd.daemon.jobs import make_spec
+from tlmd.data import wire
+from tlmd.data.types import Baseline, JobState
 from tlmd.records import backup, job_specs
 from tlmd.records.dataset import read_dataset, write_dataset
 from tlmd.records.store import RecordStore
 from tlmd.records.task_file import read_tasks, save_tasks
-from tlmd.types import Baseline, JobState
 
 
 def fill(path: Path) -> bytes:

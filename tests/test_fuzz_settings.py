@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 
 from tests import fake_checkpoints
 from tests.fuzzing import changed, damaged, few, one_line, scalars, values
-from tlmd import config, wire
 from tlmd.daemon.http import HttpServer, make_app
 from tlmd.daemon.jobs import make_spec, to_job
-from tlmd.errors import BadInput
+from tlmd.data import config, wire
+from tlmd.data.errors import BadInput
 from tlmd.model import checkpoint as checkpoints
 from tlmd.model.registry import Registry
 

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from tests import modules
-from tlmd.config import GenerateConfig
+from tlmd.data.config import GenerateConfig
+from tlmd.data.types import Outcome, Record, Status, Writer
 from tlmd.generate.apply import apply_new
 from tlmd.generate.generator import Generator
 from tlmd.generate.pick import pick
@@ -25,7 +26,6 @@ from tlmd.model.decision_features import decision_features
 from tlmd.space.cache import SpaceCache
 from tlmd.space.features import WIDTH as FEATURES
 from tlmd.space.space import TaskSpace
-from tlmd.types import Outcome, Record, Status, Writer
 
 TASK = modules.gemm()
 

@@ -16,16 +16,16 @@ from actors import placement, session
 from tests import endtoend, test_cluster_yaml
 from tests.card_daemon import CARD
 from tests.simulated import TARGET, task
-from tlmd import config
 from tlmd.daemon.extraction_requests import ExtractionRequests, Slots
 from tlmd.daemon.jobs import make_spec
-from tlmd.errors import BadInput
+from tlmd.data import config
+from tlmd.data.errors import BadInput
+from tlmd.data.types import TargetInfo
 from tlmd.measure.cores import CoreLayout, card_cores
 from tlmd.pipeline.orders import Worker, WorkerKind
 from tlmd.records.task_file import save_tasks
 from tlmd.space import host_cpu
 from tlmd.space import target as targets
-from tlmd.types import TargetInfo
 
 _NARROW = replace(TARGET, spec='{"kind":"llvm","mcpu":"x86-64-v3"}', fingerprint="narrow")
 _WIDE = replace(TARGET, spec='{"kind":"llvm","mcpu":"znver5"}', isa="avx512", fingerprint="wide")
@@ -223,5 +223,5 @@ def test_a_daemon_refuses_what_its_machine_cannot_run(daemon: tlmd.Daemon, tmp_p
     path = tmp_path / "foreign.tasks"
     save_tasks(path, [task("a", target=replace(TARGET, spec=there, arch="riscv64"))])
     job = daemon.submit(corpus=str(path), trials=2)
-    with pytest.raises(tlmd.errors.Failed, match="no slot can run programs for"):
+    with pytest.raises(tlmd.data.errors.Failed, match="no slot can run programs for"):
         job.wait(timeout=120)

@@ -10,8 +10,8 @@ import pytest
 import torch
 import transformers
 
-from tlmd.errors import BadInput
-from tlmd.model_spec import ModelSpec
+from tlmd.data.errors import BadInput
+from tlmd.data.model_spec import ModelSpec
 from tlmd.workloads import factories, frontends, huggingface
 
 SMALL = {"vocab_size": 90, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}

@@ -12,7 +12,7 @@ from torch import nn
 
 import tlmd
 from tests.torch_graphs import Flat, Graphs
-from tlmd.errors import BadInput
+from tlmd.data.errors import BadInput
 from tlmd.integrations import partition
 from tlmd.integrations.graph_options import GraphOptions
 from tlmd.integrations.hot_swap import HotSwapped

@@ -12,7 +12,7 @@ from torch import nn
 
 import tlmd
 from tests import difficult_models
-from tlmd.errors import BadInput
+from tlmd.data.errors import BadInput
 from tlmd.integrations import hot_swap, torch_backend
 from tlmd.integrations.graph_options import GraphOptions
 from tlmd.space.target import has_bf16, resolve

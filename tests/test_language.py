@@ -7,11 +7,11 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from tlmd.computation import Access, Block, Computation, DecisionKind, OpenDecision, Sketch
+from tlmd.data.computation import Access, Block, Computation, DecisionKind, OpenDecision, Sketch
+from tlmd.data.types import Candidate, TargetInfo
 from tlmd.language import grammar, numbers, vocabulary
 from tlmd.language.prompt import MAX_PROMPT, prompt
 from tlmd.language.sentence import choice_mask, decode, encode, layout, quality_word
-from tlmd.types import Candidate, TargetInfo
 
 TARGET = TargetInfo("{}", "cpu", "x86_64", "avx512", 512, 2, 32 << 10, 1 << 20, 32 << 20, "f")
 

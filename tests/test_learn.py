@@ -17,8 +17,9 @@ from pydantic import ValidationError
 
 from tests import modules
 from tests.learning import ADD, GEMM, after, fresh, measured, never, record
-from tlmd import wire
-from tlmd.config import SHIPPED, TrainConfig
+from tlmd.data import wire
+from tlmd.data.config import SHIPPED, TrainConfig
+from tlmd.data.types import Candidate, Outcome, Record, Status
 from tlmd.learn import demonstrations
 from tlmd.learn.encoding import Encoder
 from tlmd.learn.finetune import MAX_HELD_OUT, FineTuner, Report, _held_out_examples
@@ -30,7 +31,6 @@ from tlmd.model.demonstration import Demonstration, TaskDemonstrations
 from tlmd.model.training import Trainer, TrainingPlan, _learning_rate
 from tlmd.space.features import pack_features
 from tlmd.space.space import TaskSpace
-from tlmd.types import Candidate, Outcome, Record, Status
 
 
 @pytest.fixture(scope="module")

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 
 from tests import modules
 from tests.learning import ADD, GEMM, fast_in_one_sketch, numbered, record
-from tlmd import wire
-from tlmd.config import RegistryConfig
-from tlmd.errors import BadInput
+from tlmd.data import wire
+from tlmd.data.config import RegistryConfig
+from tlmd.data.errors import BadInput
+from tlmd.data.types import Task
 from tlmd.language.sentence import choice_mask, layout
 from tlmd.language.vocabulary import IDS
 from tlmd.learn import demonstrations
@@ -28,7 +29,6 @@ from tlmd.model.demonstration import Demonstration
 from tlmd.model.registry import GateResult
 from tlmd.model.training import Trainer, TrainingPlan
 from tlmd.space.space import TaskSpace
-from tlmd.types import Task
 
 
 def test_the_policies_choose_what_they_say() -> None:

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from tests.learning import ADD, GEMM, fresh, measured, never
-from tlmd.config import TrainConfig
+from tlmd.data.config import TrainConfig
+from tlmd.data.types import Record, Task
 from tlmd.learn.finetune import FineTuner
 from tlmd.learn.task_datasets import RecordReader, TaskDataset
-from tlmd.types import Record, Task
 
 
 def test_only_tasks_with_new_records_are_made_again(monkeypatch: pytest.MonkeyPatch) -> None:

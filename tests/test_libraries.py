@@ -14,10 +14,10 @@ from tests.card_daemon import CARD
 from tests.measured_tasks import measured
 from tlmd.client import libraries
 from tlmd.client.reports import Result
-from tlmd.model_spec import ModelSpec
+from tlmd.data.model_spec import ModelSpec
+from tlmd.data.types import TargetInfo
 from tlmd.pipeline.task_state import TaskState
 from tlmd.space.target import resolve
-from tlmd.types import TargetInfo
 from tlmd.workloads import compiled_model, torch_frontend, whole_model
 from tlmd.workloads.preparation import LoweredModel, lower_source
 

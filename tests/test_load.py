@@ -14,7 +14,7 @@ import tvm
 
 import tlmd
 from tests import difficult_models
-from tlmd.errors import BadInput
+from tlmd.data.errors import BadInput
 from tlmd.space import target as targets
 from tlmd.workloads import lowering, torch_frontend, whole_model
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tlmd.errors import BadInput
+from tlmd.data.errors import BadInput
 from tlmd.measure.cores import CoreLayout, plan_cores, plan_slots
 from tlmd.measure.energy import EnergyMeter
 

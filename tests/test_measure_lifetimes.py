@@ -23,12 +23,12 @@ from tests.traps import (
     trial,
     vector_module,
 )
-from tlmd.config import MeasureConfig
+from tlmd.data.config import MeasureConfig
+from tlmd.data.types import Status
 from tlmd.measure.cores import plan_cores
 from tlmd.measure.forked import ForkedChild, core_wait_s
 from tlmd.measure.measurer import Measurer
 from tlmd.measure.protocol import MeasureRequest
-from tlmd.types import Status
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs fork and /proc")
 

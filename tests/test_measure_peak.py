@@ -6,10 +6,10 @@ import pytest
 import tvm
 from tvm import te, topi
 
+from tlmd.data.types import Task
 from tlmd.measure.peak import Roofline, Traffic
 from tlmd.measure.program import traffic
 from tlmd.space.target import resolve
-from tlmd.types import Task
 
 ROOFLINE = Roofline({"float32": 100.0, "int8": 400.0}, ((1 << 20, 80.0), (1 << 62, 20.0)))
 

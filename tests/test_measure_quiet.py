@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests import modules
-from tlmd.config import MeasureConfig
+from tlmd.data.config import MeasureConfig
 from tlmd.measure import child_context
 from tlmd.measure.child_context import ChildContext, ServerContext, Stopwatch
 from tlmd.measure.noise import Reading

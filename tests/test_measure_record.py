@@ -13,12 +13,12 @@ from tests import modules
 from tlmd.cli import main
 from tlmd.client.measure_record import measure_record
 from tlmd.client.record_list import newest_records, text
-from tlmd.config import Config
-from tlmd.errors import BadInput
+from tlmd.data.config import Config
+from tlmd.data.errors import BadInput
+from tlmd.data.types import Candidate, Outcome, Record, Status, Task
 from tlmd.records.store import RecordStore
 from tlmd.space.space import TaskSpace
 from tlmd.space.target import resolve
-from tlmd.types import Candidate, Outcome, Record, Status, Task
 
 TASK = replace(modules.gemm(), target=resolve("native", 1))
 

@@ -28,11 +28,11 @@ from tests.traps import (
     vector_module,
     where_module,
 )
+from tlmd.data.types import MeasureInput, Status, Task
 from tlmd.measure.cores import plan_cores
 from tlmd.measure.measurer import Measurer
 from tlmd.measure.verify import ReferenceStore, make_input
 from tlmd.space.target import resolve
-from tlmd.types import MeasureInput, Status, Task
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs fork and /proc")
 

@@ -10,13 +10,13 @@ from random import Random
 import pytest
 
 from benchmarks.setting import tasks
-from tlmd.config import MeasureConfig
-from tlmd.errors import Failed
+from tlmd.data.config import MeasureConfig
+from tlmd.data.errors import Failed
+from tlmd.data.types import MeasureInput, Outcome, Task
 from tlmd.measure.cores import CoreLayout, plan_cores
 from tlmd.measure.measurer import Measurer
 from tlmd.space.space import InvalidCandidate, TaskSpace
 from tlmd.space.target import resolve
-from tlmd.types import MeasureInput, Outcome, Task
 
 TARGET = resolve("native", 1)
 

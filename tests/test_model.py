@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from tests import modules
 from tests.learning import fast_in_one_sketch
-from tlmd.errors import BadInput
+from tlmd.data.errors import BadInput
+from tlmd.data.types import Task
 from tlmd.language import vocabulary
 from tlmd.language.prompt import prompt
 from tlmd.language.sentence import BEST_QUALITY, decode, encode
@@ -28,7 +29,6 @@ from tlmd.model.ranking import rank
 from tlmd.model.sampling import Sampler, SampleRequest
 from tlmd.model.training import Trainer, TrainingPlan
 from tlmd.space.space import TaskSpace
-from tlmd.types import Task
 
 
 def request(task: Task, count: int, **changes: object) -> tuple[TaskSpace, SampleRequest]:

@@ -16,7 +16,7 @@ from tests.measured_tasks import measured
 from tlmd.client import libraries, model_choice
 from tlmd.client.libraries import TunedLibrary
 from tlmd.client.reports import Result, TaskResult
-from tlmd.model_spec import ModelSpec
+from tlmd.data.model_spec import ModelSpec
 from tlmd.workloads import alternatives, in_model, whole_model
 from tlmd.workloads.alternatives import with_alternatives
 from tlmd.workloads.preparation import LoweredModel, lower_source

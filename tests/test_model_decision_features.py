@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests import modules
-from tlmd.computation import DecisionKind
+from tlmd.data.computation import DecisionKind
+from tlmd.data.types import Candidate, Task
 from tlmd.language.uniform import draw_uniform
 from tlmd.model import placement_features
 from tlmd.model.decision_features import (
@@ -21,7 +22,6 @@ from tlmd.model.decision_features import (
     decision_speedup,
 )
 from tlmd.space.space import TaskSpace
-from tlmd.types import Candidate, Task
 
 SPACE = TaskSpace(modules.gemm())
 

@@ -6,12 +6,12 @@ import pytest
 
 from tests.pipeline_run import Run
 from tests.simulated import TARGET, MemoryStore, SimulatedWorkerPool, options
-from tlmd import wire
+from tlmd.data import wire
+from tlmd.data.types import Candidate, Outcome, Record, Status
 from tlmd.pipeline import backlog
 from tlmd.pipeline.backlog import TrainingBacklog
 from tlmd.pipeline.jobs import TuningJob
 from tlmd.pipeline.orders import TrainOrder
-from tlmd.types import Candidate, Outcome, Record, Status
 
 
 def records(count: int, batch: int = 0, first: int = 0) -> list[Record]:

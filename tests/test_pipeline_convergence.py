@@ -7,11 +7,11 @@ from dataclasses import replace
 
 from tests.pipeline_run import Run
 from tests.simulated import MemoryStore, SimulatedWorkerPool, options, task
+from tlmd.data.types import Baseline, Candidate, JobState, Outcome, Record, Status
 from tlmd.pipeline.convergence import Convergence
 from tlmd.pipeline.jobs import TuningJob
 from tlmd.pipeline.task_scheduler import TaskScheduler
 from tlmd.pipeline.task_state import TaskState
-from tlmd.types import Baseline, Candidate, JobState, Outcome, Record, Status
 
 PER_TASK = 8
 

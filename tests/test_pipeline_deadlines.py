@@ -7,7 +7,8 @@ from typing import Any
 
 from tests.pipeline_run import Run
 from tests.simulated import Pace, SimulatedWorkerPool, options
-from tlmd.config import GenerateConfig, RegistryConfig, TrainConfig
+from tlmd.data.config import GenerateConfig, RegistryConfig, TrainConfig
+from tlmd.data.types import JobState
 from tlmd.pipeline.jobs import TuningJob
 from tlmd.pipeline.orders import (
     Event,
@@ -19,7 +20,6 @@ from tlmd.pipeline.orders import (
     WriteOrder,
 )
 from tlmd.pipeline.state import PipelineOptions
-from tlmd.types import JobState
 
 
 def _options() -> PipelineOptions:

@@ -9,9 +9,9 @@ from typing import Any
 
 from tests.pipeline_run import Run
 from tests.simulated import TARGET, Pace, SimulatedWorkerPool, options, task
+from tlmd.data.types import JobState, Status
 from tlmd.pipeline.jobs import TuningJob
 from tlmd.pipeline.orders import MeasureOrder, Order, OrderFailed, TrainOrder, Worker, WriteOrder
-from tlmd.types import JobState, Status
 
 
 @dataclass

@@ -9,10 +9,10 @@ import pytest
 
 from tests.pipeline_run import Run
 from tests.simulated import MemoryStore, options
-from tlmd.errors import DiskFull
+from tlmd.data.errors import DiskFull
+from tlmd.data.types import Baseline, Record
 from tlmd.pipeline.jobs import TuningJob
-from tlmd.pipeline.wall_clock import WallClock
-from tlmd.types import Baseline, Record
+from tlmd.processes.wall_clock import WallClock
 
 
 @dataclass

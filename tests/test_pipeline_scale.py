@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from tests.pipeline_run import Run
 from tests.simulated import SimulatedWorkerPool, options, task
+from tlmd.data.selection import fastest, leading
+from tlmd.data.types import Candidate, Outcome, Record, Status
 from tlmd.pipeline.jobs import TuningJob
 from tlmd.pipeline.measuring import Measuring
 from tlmd.pipeline.task_state import INCUMBENTS, TaskState
-from tlmd.selection import fastest, leading
-from tlmd.types import Candidate, Outcome, Record, Status
 
 
 def _count(monkeypatch: pytest.MonkeyPatch, cls: type, name: str) -> Counter[str]:

@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 
 from tests.pipeline_run import Run
 from tests.simulated import SimulatedWorkerPool, options, task
-from tlmd import wire
 from tlmd.daemon.jobs import make_spec, to_job
-from tlmd.errors import BadInput
+from tlmd.data import wire
+from tlmd.data.errors import BadInput
+from tlmd.data.types import JobState
 from tlmd.pipeline.jobs import TuningJob
 from tlmd.pipeline.task_scheduler import TaskScheduler
 from tlmd.pipeline.task_state import TaskState
 from tlmd.records.job_specs import JobSpec
-from tlmd.types import JobState
 
 BATCH, PER_TASK = 32, 8
 WEIGHTS = st.lists(st.floats(0.1, 10.0), min_size=1, max_size=12)

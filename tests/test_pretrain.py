@@ -13,7 +13,8 @@ import torch
 
 from tests import modules
 from tests.learning import ADD, GEMM, fresh, measured
-from tlmd.errors import BadInput
+from tlmd.data.errors import BadInput
+from tlmd.data.types import Outcome, Status
 from tlmd.learn import distill, encode, pretrain
 from tlmd.learn.demonstrations import REPLAY
 from tlmd.model import checkpoint
@@ -23,7 +24,6 @@ from tlmd.model.ranking import spearman
 from tlmd.records.dataset import write_dataset
 from tlmd.records.task_file import save_tasks
 from tlmd.space.features import WIDTH
-from tlmd.types import Outcome, Status
 
 _NOT_NEEDED = ("tvm", "ray", "xgboost", "pydantic", "fastapi", "onnx", "scipy.stats")
 

@@ -20,9 +20,9 @@ from benchmarks import onnx_models
 from tests.alternative_programs import direct_outputs, run
 from tlmd.alternatives import int8
 from tlmd.alternatives.transforms import PACKED_INT8, transform
-from tlmd.errors import BadInput
+from tlmd.data.errors import BadInput
+from tlmd.data.model_spec import INT8, ModelSpec
 from tlmd.language.sentence import decode, encode
-from tlmd.model_spec import INT8, ModelSpec
 from tlmd.space.space import TaskSpace
 from tlmd.space.target import has_vnni, resolve, tvm_target
 from tlmd.workloads import lowering, quantisation, rewrites

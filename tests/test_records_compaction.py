@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from tests.test_records_store import record, store, task
 from tlmd import cli
+from tlmd.data.types import JobState
 from tlmd.records import job_specs
 from tlmd.records.compaction import StoredRow, superfluous, tasks_of_unfinished_jobs
 from tlmd.records.store import RecordStore
 from tlmd.records.task_file import save_tasks
-from tlmd.types import JobState
 
 __all__ = ["store"]  # a fixture
 

@@ -15,8 +15,8 @@ from tvm.s_tir import meta_schedule as ms
 
 from tests import modules
 from tlmd.client import interchange
-from tlmd.computation import DecisionKind
-from tlmd.errors import BadInput
+from tlmd.data.computation import DecisionKind
+from tlmd.data.errors import BadInput
 from tlmd.records import metaschedule
 from tlmd.space import intrinsics
 from tlmd.space.importing import candidate_of

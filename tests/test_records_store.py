@@ -15,10 +15,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tlmd.errors import BadInput, DiskFull, Failed
+from tlmd.data.errors import BadInput, DiskFull, Failed
+from tlmd.data.selection import fastest
+from tlmd.data.types import Baseline, Candidate, Outcome, Record, Status, TargetInfo, Task, Timing
 from tlmd.records.store import Counts, RecordStore
-from tlmd.selection import fastest
-from tlmd.types import Baseline, Candidate, Outcome, Record, Status, TargetInfo, Task, Timing
 
 TARGET = TargetInfo("{}", "cpu", "x86_64", "avx2", 256, 1, 32768, 1048576, 0, "here")
 ROOT = Path(__file__).parent.parent

@@ -12,7 +12,7 @@ import tlmd.records.store
 from tests.test_records_store import record, store, writing
 from tlmd import cli
 from tlmd.daemon.store_check import StoreCheck
-from tlmd.errors import BadInput
+from tlmd.data.errors import BadInput
 from tlmd.records import database
 from tlmd.records.store import Counts, RecordStore
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from tests.test_records_store import record, task
-from tlmd import wire
-from tlmd.errors import BadInput
+from tlmd.data import wire
+from tlmd.data.errors import BadInput
+from tlmd.data.types import Record
 from tlmd.records.store import Counts, RecordStore
-from tlmd.types import Record
 
 _TASKS = {
     1: "CREATE TABLE tasks (id TEXT PRIMARY KEY, payload BLOB NOT NULL);",

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.fake_checkpoints import accept, folders, refuse
-from tlmd.errors import BadInput, Failed
+from tlmd.data.errors import BadInput, Failed
 from tlmd.model import checkpoint as checkpoints
 from tlmd.model import network
 from tlmd.model.checkpoint import Checkpoint

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests import fake_checkpoints
 from tests.fake_checkpoints import accept, blob, folders
-from tlmd.config import RegistryConfig
+from tlmd.data.config import RegistryConfig
 from tlmd.learn.gate import EvalResult, ranked
 from tlmd.model import checkpoint as checkpoints
 from tlmd.model.checkpoint import Checkpoint

@@ -7,8 +7,8 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tlmd.selection import FINALISTS, fastest, finalists, leading
-from tlmd.types import Candidate, Outcome, Record, Status
+from tlmd.data.selection import FINALISTS, fastest, finalists, leading
+from tlmd.data.types import Candidate, Outcome, Record, Status
 
 
 def record(

@@ -10,11 +10,11 @@ import tvm
 import tvm_ffi
 
 from tests import modules
-from tlmd.computation import DecisionKind
+from tlmd.data.computation import DecisionKind
+from tlmd.data.types import Candidate, Task
 from tlmd.space import features, locations, schedule
 from tlmd.space.space import InvalidCandidate, RepairedDecision, TaskSpace, module_hash
 from tlmd.space.target import resolve, tvm_target
-from tlmd.types import Candidate, Task
 
 TASKS = [modules.gemm(), modules.convolution(), modules.softmax(), modules.elementwise()]
 
@@ -118,7 +118,7 @@ def test_native_target_and_bad_ones() -> None:
     info = resolve("native", 2)
     assert info.cores == 2 and info.fingerprint == resolve("native", 2).fingerprint
     assert info.fingerprint != resolve("native", 1).fingerprint
-    from tlmd.errors import BadInput
+    from tlmd.data.errors import BadInput
 
     for spec in ("toaster", '{"kind":"zz"}', "{broken", '{"kind":"llvm","mcpu":"nope"}'):
         with pytest.raises(BadInput) as caught:
@@ -127,7 +127,7 @@ def test_native_target_and_bad_ones() -> None:
 
 
 def test_tasks_cross_processes() -> None:
-    from tlmd import wire
+    from tlmd.data import wire
 
     for task in TASKS:
         assert wire.unpack(Task, wire.pack(task)) == task

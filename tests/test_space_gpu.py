@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 from benchmarks.setting import tasks
 from tests import endtoend
 from tests.card_daemon import CARD
-from tlmd.computation import FactorLimit, MemoryLimit
-from tlmd.config import SHIPPED
-from tlmd.errors import BadInput
+from tlmd.data.computation import FactorLimit, MemoryLimit
+from tlmd.data.config import SHIPPED
+from tlmd.data.errors import BadInput
+from tlmd.data.types import Candidate, Task
 from tlmd.generate.generator import Generator
 from tlmd.generate.limits import repaired
 from tlmd.generate.refine import moved
@@ -28,7 +29,6 @@ from tlmd.model import checkpoint
 from tlmd.space import gpu_default
 from tlmd.space.space import InvalidCandidate, TaskSpace
 from tlmd.space.target import resolve, tvm_target
-from tlmd.types import Candidate, Task
 
 TASKS = tasks(CARD)
 GEMM, CONVOLUTION, SOFTMAX, DEPTHWISE = TASKS

@@ -10,10 +10,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from tlmd.computation import DecisionKind, FactorLimit
+from tlmd.data.computation import DecisionKind, FactorLimit
+from tlmd.data.model_spec import ModelSpec
 from tlmd.generate.limits import repaired
 from tlmd.language.uniform import draw_uniform
-from tlmd.model_spec import ModelSpec
 from tlmd.space.space import TaskSpace
 from tlmd.space.target import resolve
 from tlmd.workloads.alternatives import with_alternatives

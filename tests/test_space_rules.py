@@ -11,7 +11,7 @@ from tvm.ir.utils import derived_object
 from tvm.s_tir.meta_schedule.schedule_rule import PyScheduleRule
 
 from tests import modules
-from tlmd.computation import DecisionKind, Sketch
+from tlmd.data.computation import DecisionKind, Sketch
 from tlmd.language.sentence import decode, encode
 from tlmd.space import rules
 from tlmd.space.space import TaskSpace

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tvm import te, topi
 
 from tests import modules
-from tlmd.computation import DecisionKind
+from tlmd.data.computation import DecisionKind
 from tlmd.model.cost_model import CostModel, Measured
 from tlmd.space.features import PER_STORE, WIDTH, FeatureExtractor, speedup
 from tlmd.space.space import TaskSpace

@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tvm import te
 
+from tlmd.data.types import Task
 from tlmd.language.sentence import decode, encode
 from tlmd.space import transposition
 from tlmd.space.space import TaskSpace
 from tlmd.space.target import resolve, tvm_target
-from tlmd.types import Task
 from tlmd.workloads.identity import task_id
 from tlmd.workloads.lowering import as_task
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tlmd import structure
-from tlmd.errors import BadInput
+from tlmd.data.errors import BadInput
 from tlmd.structure import Node
 
 

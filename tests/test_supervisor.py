@@ -16,8 +16,8 @@ from tests.endtoend import ROOT
 from tests.processes import wait_for
 from tlmd.client import lifecycle
 from tlmd.client.connection import is_alive
-from tlmd.errors import NoDaemon, Unavailable
-from tlmd.supervisor import RestartPolicy, supervisor_of
+from tlmd.data.errors import NoDaemon, Unavailable
+from tlmd.processes.supervisor import RestartPolicy, supervisor_of
 
 # A daemon that does as the files of its state directory say: `codes` has how each one ends.
 DAEMON = """
@@ -42,8 +42,8 @@ sys.exit(int(code))
 """
 SUPERVISOR = """
 import logging, pathlib, sys
-from tlmd.errors import Failed
-from tlmd.supervisor import RestartPolicy, Supervisor
+from tlmd.data.errors import Failed
+from tlmd.processes.supervisor import RestartPolicy, Supervisor
 logging.basicConfig(level=logging.INFO, format="%(message)s")
 policy = RestartPolicy(pause_s=float(sys.argv[3]), deaths=4)
 state = pathlib.Path(sys.argv[1])

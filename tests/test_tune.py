@@ -16,8 +16,8 @@ import pytest
 import tlmd
 from tests import endtoend, small_network
 from tlmd.client import untuned_model
+from tlmd.data.units import microseconds
 from tlmd.records.store import RecordStore
-from tlmd.units import microseconds
 
 TASK_KEYS = {
     *("name", "weight", "flops", "untuned_us", "best_us"),

@@ -12,7 +12,7 @@ from tests.measured_tasks import measured
 from tlmd.client import untuned_model
 from tlmd.client.reports import Result
 from tlmd.client.untuned_model import UntunedModel
-from tlmd.model_spec import ModelSpec
+from tlmd.data.model_spec import ModelSpec
 from tlmd.space.target import resolve
 from tlmd.workloads import frontends, whole_model
 from tlmd.workloads.preparation import LoweredModel, lower_source

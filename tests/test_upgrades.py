@@ -12,9 +12,9 @@ import pytest
 
 from tests.fake_checkpoints import blob
 from tests.test_records_store import record, task
-from tlmd import config, wire
 from tlmd.alternatives.transforms import transform
-from tlmd.errors import BadInput
+from tlmd.data import config, wire
+from tlmd.data.errors import BadInput
 from tlmd.model import checkpoint as checkpoints
 from tlmd.model import registry_state
 from tlmd.model.registry import Registry

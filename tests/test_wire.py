@@ -9,10 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tlmd import wire
-from tlmd.measure.protocol import MeasureReply, MeasureRequest
-from tlmd.pipeline.orders import CompareOrder, MeasureOrder, TrainOrder, WriteOrder, Written
-from tlmd.types import (
+from tlmd.data import wire
+from tlmd.data.types import (
     Baseline,
     Candidate,
     MeasureInput,
@@ -23,6 +21,8 @@ from tlmd.types import (
     TargetInfo,
     Task,
 )
+from tlmd.measure.protocol import MeasureReply, MeasureRequest
+from tlmd.pipeline.orders import CompareOrder, MeasureOrder, TrainOrder, WriteOrder, Written
 
 texts = st.text(max_size=12)
 numbers = st.integers(-(2**40), 2**40)

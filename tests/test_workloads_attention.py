@@ -22,11 +22,11 @@ from tlmd.alternatives.attention import Attention
 from tlmd.alternatives.attention_operand import Operand
 from tlmd.alternatives.contraction import DTYPE, long
 from tlmd.alternatives.softmax import power_of_two
+from tlmd.data.types import Task
 from tlmd.language.sentence import decode, encode
 from tlmd.space.schedule import InvalidCandidate
 from tlmd.space.space import TaskSpace
 from tlmd.space.target import tvm_target, vector_unit
-from tlmd.types import Task
 from tlmd.workloads import lowering
 from tlmd.workloads.identity import task_id
 from tlmd.workloads.preparation import LoweredModel

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tlmd.errors import BadInput
+from tlmd.data.errors import BadInput
+from tlmd.data.types import TargetInfo
 from tlmd.records.task_file import load_tasks, read_tasks, save_tasks
-from tlmd.types import TargetInfo
 from tlmd.workloads import corpus
 from tlmd.workloads.zoo import zoo
 

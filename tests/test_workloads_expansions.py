@@ -15,11 +15,11 @@ from torch import nn
 
 from tests.lowered import INFO, error_of, lowered_module, task_names
 from tlmd.alternatives.kernel import VectorUnit
+from tlmd.data.types import TargetInfo
 from tlmd.language.sentence import decode, encode
 from tlmd.space import expansions as sketches
 from tlmd.space.space import TaskSpace
 from tlmd.space.target import resolve, tvm_target
-from tlmd.types import TargetInfo
 from tlmd.workloads import expansions, lowering
 
 NARROW = resolve('{"kind":"llvm","mcpu":"x86-64-v3"}')

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from tlmd.model_spec import ModelSpec
+from tlmd.data.model_spec import ModelSpec
 from tlmd.workloads import factories
 
 

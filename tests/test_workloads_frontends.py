@@ -17,8 +17,8 @@ import torch
 from onnx import TensorProto, helper, numpy_helper
 from torch import nn
 
-from tlmd.errors import BadInput
-from tlmd.model_spec import ModelSpec, Shapes
+from tlmd.data.errors import BadInput
+from tlmd.data.model_spec import ModelSpec, Shapes
 from tlmd.space import target as targets
 from tlmd.workloads import acceptance
 from tlmd.workloads.frontends import load_model

@@ -13,9 +13,9 @@ from torch import nn
 from tvm import relax
 from tvm.s_tir import meta_schedule as ms
 
+from tlmd.data.types import Task
 from tlmd.records import metaschedule
 from tlmd.space.target import resolve, tvm_target
-from tlmd.types import Task
 from tlmd.workloads import lowering
 from tlmd.workloads.frontends import load_model
 from tlmd.workloads.sources import SourceModel

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from tests.operators import Calls, lowered_outputs, normalised
-from tlmd.errors import BadInput
+from tlmd.data.errors import BadInput
 from tlmd.workloads.torch_frontend import from_module
 
 SOME = settings(max_examples=10, deadline=None, derandomize=True)

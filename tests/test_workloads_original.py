@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from tests import small_network
-from tlmd.errors import BadInput
-from tlmd.model_spec import ModelSpec
+from tlmd.data.errors import BadInput
+from tlmd.data.model_spec import ModelSpec
 from tlmd.workloads.frontends import load, original
 
 

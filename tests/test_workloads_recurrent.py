@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 from tvm import relax
 
-from tlmd.errors import BadInput
+from tlmd.data.errors import BadInput
 from tlmd.space.target import resolve, tvm_target
 from tlmd.workloads import lowering, onnx_recurrent
 from tlmd.workloads.onnx_frontend import load_onnx

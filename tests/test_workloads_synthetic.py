@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import pytest
 
+from tlmd.data.types import Task
 from tlmd.space.space import TaskSpace
 from tlmd.space.target import resolve
-from tlmd.types import Task
 from tlmd.workloads import synthetic
 from tlmd.workloads.synthetic_operators import JOINED, SELDOM, USUAL
 

@@ -14,14 +14,14 @@ from random import Random
 import pytest
 
 from tests import modules
-from tlmd import wire
+from tlmd.data import wire
+from tlmd.data.types import Task
 from tlmd.language.prompt import MAX_PROMPT, prompt
 from tlmd.language.sentence import decode, encode, layout
 from tlmd.model import network
 from tlmd.model.network import POSITIONS
 from tlmd.model.sampling import Sampler, SampleRequest
 from tlmd.space.space import TaskSpace
-from tlmd.types import Task
 from tlmd.workloads import frontends, lowering
 from tlmd.workloads.zoo import zoo
 

@@ -14,11 +14,11 @@ from pathlib import Path
 import numpy as np
 import tvm
 
-from tlmd.config import MeasureConfig
+from tlmd.data.config import MeasureConfig
+from tlmd.data.types import MeasureInput, Outcome, Status, Task
 from tlmd.measure.measurer import Measurer
 from tlmd.measure.verify import Argument, ReferenceStore
 from tlmd.space.target import resolve
-from tlmd.types import MeasureInput, Outcome, Status, Task
 
 EMPTY = "[[],[]]"
 N = 128

@@ -18,9 +18,9 @@ from typing import Any
 
 from tests.cluster_program import job_state, wait_for  # sets Ray up, too
 from tests.endtoend import measured
-from tlmd import wire
+from tlmd.data import wire
+from tlmd.data.types import Baseline, Outcome, Status, TargetInfo, Task
 from tlmd.pipeline.orders import BaselineOrder, MeasureOrder
-from tlmd.types import Baseline, Outcome, Status, TargetInfo, Task
 
 _WIDE = "avx512f" in Path("/proc/cpuinfo").read_text()
 KINDS = {
@@ -138,8 +138,8 @@ def main(state: Path, model: str, trials: int, full: bool) -> dict[str, Any]:
     from ray.cluster_utils import Cluster
 
     from actors.session import Settings
-    from tlmd import config
     from tlmd.daemon.service import Service
+    from tlmd.data import config
     from tlmd.space import target as targets
 
     infos = {kind: targets.resolve(spec, 1) for kind, spec in KINDS.items()}

@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 import zlib
 
-from tlmd import wire
+from tlmd.data import wire
+from tlmd.data.types import Task
 from tlmd.space import target as targets
-from tlmd.types import Task
 from tlmd.workloads import frontends, lowering
 from tlmd.workloads.zoo import zoo
 

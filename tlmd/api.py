@@ -6,8 +6,8 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tlmd import config as configuration
-from tlmd.model_spec import FP32
+from tlmd.data import config as configuration
+from tlmd.data.model_spec import FP32
 
 if TYPE_CHECKING:
     from tlmd.client.connection import Daemon
@@ -47,14 +47,14 @@ def tune(
     task. Measuring ends after `time_budget` seconds. `settings` are dotted keys of the
     configuration, such as ``**{"measure.builders": 1}``.
 
-    Raises `tlmd.errors.BadInput` and `tlmd.errors.Failed`.
+    Raises `tlmd.data.errors.BadInput` and `tlmd.data.errors.Failed`.
     """
     flags = {"tune.trials": trials, "tune.seed": seed, **settings}
     loaded = configuration.load(Path(config) if config else None, flags)
     from tlmd.client import tune as tuning
     from tlmd.client.connection import as_shapes
     from tlmd.client.tune_request import TuneRequest
-    from tlmd.model_spec import ModelSpec
+    from tlmd.data.model_spec import ModelSpec
 
     request = TuneRequest(
         ModelSpec(
@@ -83,14 +83,14 @@ def check(
     """Check that tlmd can tune `model`, and return what is known of it. Nothing is measured.
 
     The arguments are those of `tune`. The result has the model's inputs and outputs, the number of
-    its tasks, and the error of its compiled outputs. Raises `tlmd.errors.BadInput` with the cause
-    if the model cannot be tuned.
+    its tasks, and the error of its compiled outputs. Raises `tlmd.data.errors.BadInput` with the
+    cause if the model cannot be tuned.
     """
     loaded = configuration.load(None, settings)
     from tlmd.client import check as checking
     from tlmd.client.connection import as_shapes
-    from tlmd.model_spec import ModelSpec
-    from tlmd.state_dir import make_state_dir
+    from tlmd.data.model_spec import ModelSpec
+    from tlmd.data.state_dir import make_state_dir
 
     spec = ModelSpec(str(model), as_shapes(input_shape), task, str(weights))
     log = make_state_dir(_state_dir(state_dir)) / "logs" / "check.log"
@@ -103,7 +103,7 @@ def load(out: Path_) -> CompiledModel:
     It takes numpy arrays or torch tensors as the original model takes its inputs, by position or by
     name, and returns what the original returns: the same nesting of tuples, dicts and dataclasses.
 
-    Raises `tlmd.errors.BadInput` if the folder holds no tuned model.
+    Raises `tlmd.data.errors.BadInput` if the folder holds no tuned model.
 
         model = tlmd.load("out")
         logits = model(input_ids=ids, attention_mask=mask).logits
@@ -119,8 +119,8 @@ def start(state_dir: Path_ | None = None, config: Path_ | None = None, **setting
     `config` is a TOML file; `settings` are dotted keys of it. The daemon is a separate process, so
     `start` works in a script, in a notebook and in a thread.
 
-    Raises `tlmd.errors.BadInput` and `tlmd.errors.Failed`. `Failed` is also raised if a daemon
-    already runs on the state directory; use `connect` then.
+    Raises `tlmd.data.errors.BadInput` and `tlmd.data.errors.Failed`. `Failed` is also raised if
+    a daemon already runs on the state directory; use `connect` then.
 
         with tlmd.start() as daemon:
             job = daemon.submit("resnet18", trials=16)
@@ -136,13 +136,13 @@ def start(state_dir: Path_ | None = None, config: Path_ | None = None, **setting
 
 
 def connect(state_dir: Path_ | None = None) -> Daemon:
-    """Return the daemon that runs on a state directory. Raises `tlmd.errors.NoDaemon`."""
+    """Return the daemon that runs on a state directory. Raises `tlmd.data.errors.NoDaemon`."""
     from tlmd.client import lifecycle
 
     return lifecycle.connect(_state_dir(state_dir))
 
 
 def _state_dir(given: Path_ | None) -> Path:
-    from tlmd.state_dir import default_state_dir
+    from tlmd.data.state_dir import default_state_dir
 
     return Path(given) if given else default_state_dir()

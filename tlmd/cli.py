@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from tlmd import __version__
-from tlmd.children import VERBOSE
 from tlmd.client import arguments, backup_commands, record_commands
 from tlmd.client import commands as client_commands
-from tlmd.errors import BadInput, Interrupted, TlmdError
+from tlmd.data.errors import BadInput, Interrupted, TlmdError
+from tlmd.processes.children import VERBOSE
 
 _EPILOG = """\
 MODEL is file.onnx, file.pt2, a directory of transformers (config.json), package.module:factory,
@@ -135,7 +135,7 @@ def _add_tune(commands: Any) -> None:
 
 
 def _tune(options: argparse.Namespace) -> int:
-    from tlmd import config as configuration
+    from tlmd.data import config as configuration
 
     flags = {
         **arguments.job_settings(options),
@@ -146,7 +146,7 @@ def _tune(options: argparse.Namespace) -> int:
     config = configuration.load(options.config, flags)
     from tlmd.client import terminal
     from tlmd.client.tune_request import TuneRequest
-    from tlmd.state_dir import default_state_dir
+    from tlmd.data.state_dir import default_state_dir
 
     request = TuneRequest(
         arguments.model_spec(options),
@@ -174,11 +174,11 @@ def _add_check(commands: Any) -> None:
 
 
 def _check(options: argparse.Namespace) -> int:
-    from tlmd import config as configuration
+    from tlmd.data import config as configuration
 
     config = configuration.load(options.config, {"measure.run_cores": options.cores})
     from tlmd.client import check
-    from tlmd.state_dir import default_state_dir, make_state_dir
+    from tlmd.data.state_dir import default_state_dir, make_state_dir
 
     state_dir = make_state_dir(options.state_dir or default_state_dir())
     return check.run(
@@ -198,10 +198,10 @@ def _add_serve(commands: Any) -> None:
 
 
 def _serve(options: argparse.Namespace) -> int:
-    from tlmd import config as configuration
+    from tlmd.data import config as configuration
 
     config = configuration.load(options.config)
-    from tlmd.state_dir import default_state_dir, make_state_dir
+    from tlmd.data.state_dir import default_state_dir, make_state_dir
 
     state_dir = make_state_dir(Path(options.state_dir or default_state_dir()).absolute())
     if options.restart:
@@ -212,7 +212,7 @@ def _serve(options: argparse.Namespace) -> int:
 
 
 def _supervise(options: argparse.Namespace, state_dir: Path) -> int:
-    from tlmd.supervisor import Supervisor
+    from tlmd.processes.supervisor import Supervisor
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     command = [sys.executable, "-m", "tlmd.cli", "serve", "--state-dir", str(state_dir)]
@@ -251,7 +251,7 @@ def _add_doctor(commands: Any) -> None:
 
 
 def _doctor(options: argparse.Namespace) -> int:
-    from tlmd import config as configuration
+    from tlmd.data import config as configuration
 
     config = configuration.load(options.config)
     from tlmd.client import doctor

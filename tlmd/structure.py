@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
-from tlmd.errors import BadInput
+from tlmd.data.errors import BadInput
 
 _CONSTANTS = (type(None), bool, int, float, str)
 _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)

@@ -13,7 +13,7 @@ from typing import Any
 from tests import endtoend, processes
 from tests.chaos.daemon_process import GIVE_UP_S, DaemonProcess
 from tests.chaos.simulated_daemon import HARDWARE, SLOTS
-from tlmd.errors import BadInput, Failed, NoDaemon
+from tlmd.data.errors import BadInput, Failed, NoDaemon
 from tlmd.model import checkpoint
 from tlmd.records.store import RecordStore
 

@@ -15,9 +15,9 @@ import psutil
 from tests import endtoend, processes
 from tests.chaos.simulated_daemon import HARDWARE
 from tlmd.client.connection import Daemon, find
-from tlmd.errors import Failed, NoDaemon
+from tlmd.data.errors import Failed, NoDaemon
+from tlmd.data.types import Task
 from tlmd.records.task_file import save_tasks
-from tlmd.types import Task
 
 GIVE_UP_S = 180.0  # for one recovery; then the run ends
 _TASKS = 6  # of a simulated job

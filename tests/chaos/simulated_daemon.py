@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import simulated
-from tlmd import wire
-from tlmd.errors import TlmdError
+from tlmd.data import wire
+from tlmd.data.errors import TlmdError
+from tlmd.data.types import TargetInfo
 from tlmd.pipeline.orders import TrainOrder, WriteOrder
-from tlmd.types import TargetInfo
 
 SLOTS = 3
 HARDWARE = [replace(simulated.TARGET, fingerprint=name) for name in ("fast", "slow")]
@@ -118,7 +118,7 @@ class RealTrainer:
         self._trainer = TrainerActor(*arguments)
 
     def train(self, data: bytes, registry: Any) -> Any:
-        from tlmd.types import Record
+        from tlmd.data.types import Record
 
         order = wire.unpack(TrainOrder, data)
         stored = [r for r in (wire.unpack(Record, p) for p in order.packed) if _is_real(r)]
@@ -189,8 +189,8 @@ def _place_own_actors() -> None:
 def main(state_dir: Path) -> int:
     """Run until the daemon ends; its exit code."""
     _use_own_actors()
-    from tlmd import config
     from tlmd.daemon.serve import serve
+    from tlmd.data import config
 
     try:
         return serve(state_dir, config.load(None, _SETTINGS))

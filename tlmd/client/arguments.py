@@ -6,8 +6,8 @@ import argparse
 import re
 from typing import Any
 
-from tlmd.errors import BadInput
-from tlmd.model_spec import FP32, PRECISIONS, ModelSpec
+from tlmd.data.errors import BadInput
+from tlmd.data.model_spec import FP32, PRECISIONS, ModelSpec
 
 EFFORTS = {"quick": 4, "normal": 16, "thorough": 64}
 """Measurements per task of each ``--effort``."""

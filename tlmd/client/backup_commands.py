@@ -39,7 +39,7 @@ def _restore(options: argparse.Namespace) -> int:
 
 
 def _state_dir(options: argparse.Namespace) -> Path:
-    from tlmd.state_dir import default_state_dir
+    from tlmd.data.state_dir import default_state_dir
 
     return Path(options.state_dir or default_state_dir()).absolute()
 

@@ -12,9 +12,9 @@ from rich.console import Console
 from tlmd.client.model_process import ModelProcess
 from tlmd.client.output_capture import captured_output
 from tlmd.client.progress import LiveLine
-from tlmd.config import Config
+from tlmd.data.config import Config
+from tlmd.data.model_spec import ModelSpec
 from tlmd.measure.cores import plan_slots
-from tlmd.model_spec import ModelSpec
 
 
 def check(

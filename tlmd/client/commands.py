@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tlmd.client import arguments
-from tlmd.errors import BadInput
+from tlmd.data.errors import BadInput
 from tlmd.workloads.corpus import CORPORA
 
 Common = Callable[[argparse.ArgumentParser], None]
@@ -90,7 +90,7 @@ def add(commands: Any, common: Common, job: Common) -> None:
 
 
 def _state_dir(options: Any) -> Path:
-    from tlmd.state_dir import default_state_dir
+    from tlmd.data.state_dir import default_state_dir
 
     return Path(options.state_dir or default_state_dir()).absolute()
 
@@ -107,8 +107,8 @@ def _print(options: Any, document: Any, text: str) -> int:
 
 
 def _start(options: Any) -> int:
-    from tlmd import config as configuration
     from tlmd.client import lifecycle
+    from tlmd.data import config as configuration
 
     flags = {"measure.run_cores": options.cores} if options.cores else {}
     configuration.load(options.config, flags)  # a mistake is reported here, not in the log
@@ -142,7 +142,7 @@ def _status(options: Any) -> int:
 
 
 def _submit(options: Any) -> int:
-    from tlmd import config as configuration
+    from tlmd.data import config as configuration
 
     daemon = _daemon(options)
     config = configuration.load(options.config, arguments.job_settings(options))
@@ -254,7 +254,7 @@ def _checkpoints(options: Any) -> int:
 
 
 def _train(options: Any) -> int:
-    from tlmd import config as configuration
+    from tlmd.data import config as configuration
 
     config = configuration.load(options.config, arguments.shares(options))
     corpus = options.corpus

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import urlencode, urlsplit
 
 from tlmd.client.job import Job
-from tlmd.errors import BadInput, Failed, NoDaemon
-from tlmd.model_spec import FP32
+from tlmd.data.errors import BadInput, Failed, NoDaemon
+from tlmd.data.model_spec import FP32
 
 if TYPE_CHECKING:
     import subprocess
 
-    from tlmd.model_spec import Shapes
+    from tlmd.data.model_spec import Shapes
 
 _TIMEOUT_S = 65.0
 _STOP_S = 120.0

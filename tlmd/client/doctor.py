@@ -15,9 +15,9 @@ from pathlib import Path
 from tlmd.client.findings import FAIL, OK, WARN, CheckContext, Finding, MachineCheck
 from tlmd.client.installation_checks import checkpoint, linker, torchvision, versions
 from tlmd.client.machine_checks import card, disk, noise, processor, speed
-from tlmd.config import Config
-from tlmd.errors import TlmdError
-from tlmd.state_dir import default_state_dir
+from tlmd.data.config import Config
+from tlmd.data.errors import TlmdError
+from tlmd.data.state_dir import default_state_dir
 
 CHECKS: dict[str, MachineCheck] = {
     "versions": versions,

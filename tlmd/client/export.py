@@ -14,7 +14,8 @@ from pathlib import Path
 
 from tlmd.client import libraries, model_choice, reports, untuned_model
 from tlmd.client.tune_result import TuneResult, check_out
-from tlmd.errors import BadInput, Failed
+from tlmd.data.errors import BadInput, Failed
+from tlmd.data.types import TargetInfo, Task
 from tlmd.measure.cores import CARD, card_cores, plan_cores
 from tlmd.measure.peak import measure_roofline
 from tlmd.measure.program import traffic
@@ -24,7 +25,6 @@ from tlmd.records import job_specs
 from tlmd.records.job_specs import JobSpec
 from tlmd.records.store import RecordStore
 from tlmd.records.task_file import load_tasks
-from tlmd.types import TargetInfo, Task
 from tlmd.workloads import alternatives, lowering, whole_model
 from tlmd.workloads.preparation import LoweredModel, lower_sets
 

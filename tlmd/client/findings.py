@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tlmd.config import Config
+from tlmd.data.config import Config
 
 OK, WARN, FAIL = "ok", "warn", "fail"
 

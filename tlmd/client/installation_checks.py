@@ -78,7 +78,7 @@ def linker(context: CheckContext) -> Iterator[Finding]:
 
 def checkpoint(context: CheckContext) -> Iterator[Finding]:
     """Check that the configured TLM loads and has the vocabulary of this tlmd."""
-    from tlmd.config import SHIPPED
+    from tlmd.data.config import SHIPPED
     from tlmd.model import checkpoint as checkpoints
     from tlmd.model import network
 

@@ -7,13 +7,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from tlmd.errors import BadInput
-from tlmd.records import metaschedule
-from tlmd.records.store import RecordStore
-from tlmd.space import target as targets
-from tlmd.space.importing import candidate_of
-from tlmd.space.space import TaskSpace, module_hash
-from tlmd.types import (
+from tlmd.data.errors import BadInput
+from tlmd.data.types import (
     Candidate,
     Outcome,
     Record,
@@ -23,6 +18,11 @@ from tlmd.types import (
     Writer,
     content_hash,
 )
+from tlmd.records import metaschedule
+from tlmd.records.store import RecordStore
+from tlmd.space import target as targets
+from tlmd.space.importing import candidate_of
+from tlmd.space.space import TaskSpace, module_hash
 from tlmd.workloads import identity, lowering
 
 DATASET = (".msgpack", ".msgpack.gz", ".msgpack.xz")

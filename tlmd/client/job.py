@@ -8,8 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tlmd.errors import Failed, NoDaemon
-from tlmd.types import JobState
+from tlmd.data.errors import Failed, NoDaemon
+from tlmd.data.types import JobState
 
 if TYPE_CHECKING:
     from tlmd.client.connection import Daemon

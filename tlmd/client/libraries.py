@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from tlmd.client import reports
-from tlmd.errors import Failed
+from tlmd.data.errors import Failed
+from tlmd.data.types import Record, TargetInfo, Task
 from tlmd.records import metaschedule
 from tlmd.space import target as targets
 from tlmd.space.space import TaskSpace
-from tlmd.types import Record, TargetInfo, Task
 from tlmd.workloads import alternatives, lowering, whole_model
 from tlmd.workloads.preparation import LoweredModel
 

@@ -12,12 +12,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tlmd import children
 from tlmd.client.connection import Daemon, find, is_alive
-from tlmd.errors import BadInput, Failed, NoDaemon
+from tlmd.data.errors import BadInput, Failed, NoDaemon
+from tlmd.data.state_dir import make_state_dir
+from tlmd.processes import children
+from tlmd.processes.supervisor import supervisor_of
 from tlmd.records.store import RecordStore
-from tlmd.state_dir import make_state_dir
-from tlmd.supervisor import supervisor_of
 
 _START_S = 60.0
 _POLL_S = 0.05

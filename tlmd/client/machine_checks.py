@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tlmd.client.findings import FAIL, OK, WARN, CheckContext, Finding
-from tlmd.errors import BadInput
+from tlmd.data.errors import BadInput
 from tlmd.measure.cores import CARD
 
 _LOW_BYTES, _NO_BYTES = 2_000_000_000, 200_000_000

@@ -9,15 +9,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from tlmd.computation import DecisionKind, OpenDecision
-from tlmd.config import Config
-from tlmd.errors import BadInput
+from tlmd.data.computation import DecisionKind, OpenDecision
+from tlmd.data.config import Config
+from tlmd.data.errors import BadInput
+from tlmd.data.types import Decision, MeasureInput, Outcome, Record, Status, Task
 from tlmd.measure.cores import plan_cores
 from tlmd.measure.measurer import Measurer
 from tlmd.records.store import RecordStore
 from tlmd.space.space import InvalidCandidate, TaskSpace
 from tlmd.space.target import resolve
-from tlmd.types import Decision, MeasureInput, Outcome, Record, Status, Task
 
 
 @dataclass(frozen=True)

@@ -14,11 +14,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from tlmd import wire
-from tlmd.guarded_child import Channel, serve
-from tlmd.model_spec import ModelSpec
+from tlmd.data import wire
+from tlmd.data.model_spec import ModelSpec
+from tlmd.data.types import Task
+from tlmd.processes.guarded_child import Channel, serve
 from tlmd.records.task_file import save_tasks
-from tlmd.types import Task
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from pathlib import Path
 from tlmd.client import libraries
 from tlmd.client.libraries import TunedLibrary
 from tlmd.client.reports import Result
-from tlmd.errors import Failed
+from tlmd.data.errors import Failed
 from tlmd.workloads import alternatives, in_model
 from tlmd.workloads.preparation import LoweredModel
 

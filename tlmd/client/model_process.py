@@ -14,13 +14,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from tlmd import wire
 from tlmd.client.model_child import AcceptRequest, DeliverRequest
 from tlmd.client.tune_result import TuneResult
-from tlmd.config import Config
-from tlmd.guarded_child import STAGE, GuardedChild
+from tlmd.data import wire
+from tlmd.data.config import Config
+from tlmd.data.model_spec import ModelSpec
 from tlmd.measure.cores import CoreLayout
-from tlmd.model_spec import ModelSpec
+from tlmd.processes.guarded_child import STAGE, GuardedChild
 
 
 class ModelProcess:

@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TextIO
 
-from tlmd.children import VERBOSE
-from tlmd.errors import Failed, Interrupted, TlmdError
+from tlmd.data.errors import Failed, Interrupted, TlmdError
+from tlmd.processes.children import VERBOSE
 
 _LARGE = 4 << 20  # bytes; a larger log is emptied first
 

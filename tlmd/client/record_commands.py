@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tlmd.client import arguments
-from tlmd.errors import BadInput
+from tlmd.data.errors import BadInput
 
 Common = Callable[[argparse.ArgumentParser], None]
 
@@ -58,13 +58,13 @@ def _add_records(commands: Any, common: Common) -> None:
 
 
 def _records(options: argparse.Namespace) -> int:
-    from tlmd import config as configuration
+    from tlmd.data import config as configuration
 
     config = configuration.load(options.config)
     from tlmd.client.output_capture import captured_output
+    from tlmd.data.state_dir import default_state_dir, make_state_dir
     from tlmd.measure.cores import plan_cores
     from tlmd.space import tvm_alone
-    from tlmd.state_dir import default_state_dir, make_state_dir
 
     cores = plan_cores(run=config.measure.run_cores or None)
     state = make_state_dir(options.state_dir or default_state_dir())
@@ -86,7 +86,7 @@ def _records(options: argparse.Namespace) -> int:
 
 def _list_records(options: argparse.Namespace) -> int:
     from tlmd.client import record_list
-    from tlmd.state_dir import default_state_dir
+    from tlmd.data.state_dir import default_state_dir
 
     state = options.state_dir or default_state_dir()
     rows = record_list.newest_records(state, options.n, options.failed, options.task)
@@ -95,8 +95,8 @@ def _list_records(options: argparse.Namespace) -> int:
 
 
 def _check_records(options: argparse.Namespace) -> int:
+    from tlmd.data.state_dir import default_state_dir
     from tlmd.records.store import RecordStore
-    from tlmd.state_dir import default_state_dir
 
     path = Path(options.state_dir or default_state_dir()) / "records.sqlite"
     with RecordStore(path, read_only=True) as store:
@@ -110,9 +110,9 @@ def _check_records(options: argparse.Namespace) -> int:
 
 
 def _compact_records(options: argparse.Namespace) -> int:
+    from tlmd.data.state_dir import default_state_dir
     from tlmd.records.compaction import tasks_of_unfinished_jobs
     from tlmd.records.store import RecordStore
-    from tlmd.state_dir import default_state_dir
 
     state = Path(options.state_dir or default_state_dir())
     path = state / "records.sqlite"
@@ -142,12 +142,12 @@ def _add_measure(commands: Any, common: Common) -> None:
 
 
 def _measure(options: argparse.Namespace) -> int:
-    from tlmd import config as configuration
+    from tlmd.data import config as configuration
 
     config = configuration.load(options.config)
     from tlmd.client.output_capture import captured_output
+    from tlmd.data.state_dir import default_state_dir
     from tlmd.space import tvm_alone
-    from tlmd.state_dir import default_state_dir
 
     state = Path(options.state_dir or default_state_dir()).absolute()
     if not (state / "records.sqlite").exists():

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from tlmd.data.types import Record
+from tlmd.data.units import microseconds
 from tlmd.records.store import RecordStore
-from tlmd.types import Record
-from tlmd.units import microseconds
 
 ID_DIGITS = 10  # of an id are shown; they are enough to tell records apart
 

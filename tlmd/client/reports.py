@@ -12,12 +12,12 @@ from typing import Any
 
 from tlmd.alternatives.transforms import MULTIPLIED
 from tlmd.client.tune_result import TuneResult
-from tlmd.errors import Failed
-from tlmd.model_spec import BF16, FP32, INT8
+from tlmd.data.errors import Failed
+from tlmd.data.model_spec import BF16, FP32, INT8
+from tlmd.data.types import Record, TargetInfo, Task
+from tlmd.data.units import microseconds
 from tlmd.pipeline.task_groups import TaskGroup
 from tlmd.pipeline.task_state import TaskState
-from tlmd.types import Record, TargetInfo, Task
-from tlmd.units import microseconds
 
 SCHEMA = 1
 _NEARLY = 1.15  # of the best time: inside of the model the order may be another one

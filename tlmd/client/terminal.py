@@ -18,10 +18,10 @@ from tlmd.client import reports
 from tlmd.client.output_capture import captured_output
 from tlmd.client.progress import STOPPED, WIDE, LiveLine
 from tlmd.client.tune_request import TuneRequest
-from tlmd.config import Config
-from tlmd.errors import Interrupted
-from tlmd.model_spec import FP32
-from tlmd.state_dir import make_state_dir
+from tlmd.data.config import Config
+from tlmd.data.errors import Interrupted
+from tlmd.data.model_spec import FP32
+from tlmd.data.state_dir import make_state_dir
 
 _ROWS = 30
 _PLAIN_COLUMNS = 120  # at least this width if the output is not a terminal

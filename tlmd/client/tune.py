@@ -26,11 +26,11 @@ from tlmd.client.model_process import ModelProcess
 from tlmd.client.progress import outlook
 from tlmd.client.tune_request import TuneRequest
 from tlmd.client.tune_result import TuneResult, check_out
-from tlmd.config import SHIPPED, Config
-from tlmd.errors import BadInput, Failed, Interrupted, NoDaemon
+from tlmd.data.config import SHIPPED, Config
+from tlmd.data.errors import BadInput, Failed, Interrupted, NoDaemon
+from tlmd.data.state_dir import make_state_dir
 from tlmd.measure.cores import CARD, plan_slots
 from tlmd.model import checkpoint as checkpoints
-from tlmd.state_dir import make_state_dir
 from tlmd.workloads import frontends
 
 __all__ = ["Display", "TuneResult", "run"]

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tlmd.model_spec import ModelSpec
+from tlmd.data.model_spec import ModelSpec
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from tlmd.errors import BadInput
+from tlmd.data.errors import BadInput
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tlmd.client import reports
+from tlmd.data.types import TargetInfo
 from tlmd.space import target as targets
-from tlmd.types import TargetInfo
 from tlmd.workloads import lowering, whole_model
 from tlmd.workloads.preparation import LoweredModel
 

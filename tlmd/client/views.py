@@ -22,9 +22,9 @@ from tlmd.client import lifecycle
 from tlmd.client.connection import Daemon
 from tlmd.client.job import Job
 from tlmd.client.progress import STOPPED, LiveLine, detail_line
-from tlmd.config import TuneConfig
-from tlmd.errors import BadInput, Interrupted, NoDaemon
-from tlmd.types import JobState
+from tlmd.data.config import TuneConfig
+from tlmd.data.errors import BadInput, Interrupted, NoDaemon
+from tlmd.data.types import JobState
 
 _WATCH_S = 1.0
 _PLAIN_S = 5.0

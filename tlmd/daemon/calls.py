@@ -7,7 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
-from tlmd.errors import Failed
+from tlmd.data.errors import Failed
 
 
 class CallQueue:

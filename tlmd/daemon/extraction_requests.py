@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from tlmd.daemon.task_extraction import ExtractionRequest
-from tlmd.errors import BadInput, Failed
+from tlmd.data.errors import BadInput, Failed
+from tlmd.data.types import TargetInfo, Task
 from tlmd.measure.cores import CARD
 from tlmd.pipeline.orders import Worker
 from tlmd.records.job_specs import JobSpec
-from tlmd.types import TargetInfo, Task
 
 _LOOK_S = 0.2
 _SLOT = "slot:"

@@ -21,8 +21,8 @@ from starlette.concurrency import run_in_threadpool as threaded
 from tlmd.daemon import metrics
 from tlmd.daemon.access import AccessControl, cookie_name
 from tlmd.daemon.service import Service
-from tlmd.errors import BadInput, TlmdError
-from tlmd.types import JobState
+from tlmd.data.errors import BadInput, TlmdError
+from tlmd.data.types import JobState
 
 _PAGE = Path(__file__).parent / "page.html"
 _POLICY = (

@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from tlmd.daemon import jobs as job_views
-from tlmd.errors import BadInput
+from tlmd.data.errors import BadInput
+from tlmd.data.types import JobState
 from tlmd.pipeline.jobs import TuningJob
 from tlmd.pipeline.task_state import TaskState
 from tlmd.records import job_specs
 from tlmd.records.job_specs import JobSpec
 from tlmd.records.store import RecordStore
 from tlmd.records.task_file import load_tasks
-from tlmd.types import JobState
 
 
 class JobArchive:

@@ -12,19 +12,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tlmd.config import CheckConfig
 from tlmd.daemon import jobs as job_views
 from tlmd.daemon.event_log import EventLog
 from tlmd.daemon.extraction_requests import ExtractionRequests
 from tlmd.daemon.job_archive import JobArchive
 from tlmd.daemon.task_extraction import TaskExtractor
-from tlmd.errors import BadInput, TlmdError
+from tlmd.data.config import CheckConfig
+from tlmd.data.errors import BadInput, TlmdError
+from tlmd.data.types import JobState, Task
 from tlmd.pipeline.jobs import TuningJob
 from tlmd.pipeline.loop import Pipeline
 from tlmd.records import job_specs
 from tlmd.records.job_specs import JobSpec
 from tlmd.records.task_file import load_tasks, save_tasks
-from tlmd.types import JobState, Task
 
 _log = logging.getLogger("tlmd")
 _SAVED_EVERY_S = 5.0  # how much of a time budget was used

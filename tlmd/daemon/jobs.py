@@ -10,14 +10,14 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from tlmd import config, wire
-from tlmd.errors import BadInput
-from tlmd.model_spec import FP32, Shapes
+from tlmd.data import config, wire
+from tlmd.data.errors import BadInput
+from tlmd.data.model_spec import FP32, Shapes
+from tlmd.data.types import JobState
+from tlmd.data.units import microseconds
 from tlmd.pipeline.jobs import TuningJob
 from tlmd.pipeline.task_groups import TaskGroup
 from tlmd.records.job_specs import JobSpec
-from tlmd.types import JobState
-from tlmd.units import microseconds
 
 _OF_THE_DAEMON = {"id", "created", "reason", "ended", "spent_s", "progress"}  # not of a request
 _MOST_TRIALS, _LONGEST_S, _LARGEST_SIZE = 10**9, 1e9, 2**31

@@ -13,8 +13,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from tlmd.data.types import JobState
 from tlmd.pipeline.orders import WorkerKind
-from tlmd.types import JobState
 
 STATES = ("running", "idle", "converged", "paused", "stopping")
 """The states of a daemon."""

@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from tlmd import __version__
-from tlmd.children import VERBOSE
-from tlmd.config import Config
 from tlmd.daemon.log_files import bound_logs
-from tlmd.durable import replacing
-from tlmd.errors import DiskFull, Unavailable
-from tlmd.state_dir import make_state_dir
-from tlmd.supervisor import SUPERVISOR
+from tlmd.data.config import Config
+from tlmd.data.errors import DiskFull, Unavailable
+from tlmd.data.state_dir import make_state_dir
+from tlmd.processes.children import VERBOSE
+from tlmd.processes.durable import replacing
+from tlmd.processes.supervisor import SUPERVISOR
 
 _log = logging.getLogger("tlmd")
 _LOGS_S = 60.0  # how often the sizes of the logs are looked at

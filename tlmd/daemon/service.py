@@ -17,7 +17,6 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tlmd.config import Config
 from tlmd.daemon import metrics, status
 from tlmd.daemon.calls import CallQueue
 from tlmd.daemon.event_log import EventLog
@@ -26,7 +25,8 @@ from tlmd.daemon.job_archive import JobArchive
 from tlmd.daemon.job_manager import JobManager
 from tlmd.daemon.jobs import make_spec
 from tlmd.daemon.store_check import StoreCheck
-from tlmd.errors import DiskFull, Failed, TlmdError
+from tlmd.data.config import Config
+from tlmd.data.errors import DiskFull, Failed, TlmdError
 from tlmd.measure.background import BackgroundWork, OtherPrograms
 from tlmd.measure.cores import plan_slots
 from tlmd.pipeline.loop import Pipeline

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 
-from tlmd.errors import BadInput, TlmdError
+from tlmd.data.errors import BadInput, TlmdError
 from tlmd.records.store import RecordStore
 
 _log = logging.getLogger("tlmd")

@@ -13,13 +13,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tlmd import wire
-from tlmd.config import CheckConfig
-from tlmd.errors import BadInput, Failed
-from tlmd.guarded_child import STAGE, Channel, GuardedChild, serve
-from tlmd.model_spec import ModelSpec
+from tlmd.data import wire
+from tlmd.data.config import CheckConfig
+from tlmd.data.errors import BadInput, Failed
+from tlmd.data.model_spec import ModelSpec
+from tlmd.data.types import TargetInfo, Task
+from tlmd.processes.guarded_child import STAGE, Channel, GuardedChild, serve
 from tlmd.records.task_file import load_tasks, read_tasks, save_tasks
-from tlmd.types import TargetInfo, Task
 from tlmd.workloads.corpus import CORPORA, held_out_ids, training_tasks
 
 

@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from tlmd.data.types import Outcome, Record, Status, Task
 from tlmd.generate.propose import WrittenCandidate
 from tlmd.space.space import InvalidCandidate, TaskSpace, module_hash
-from tlmd.types import Outcome, Record, Status, Task
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 from collections.abc import Collection, Sequence
 
-from tlmd.config import GenerateConfig
+from tlmd.data.config import GenerateConfig
+from tlmd.data.types import Candidate, Proposal, Record, Task, Writer
 from tlmd.generate.apply import apply_new
 from tlmd.generate.pick import pick
 from tlmd.generate.propose import NOT_THE_TLM, Proposer, WrittenCandidate
@@ -16,7 +17,6 @@ from tlmd.model.decision_features import decision_features
 from tlmd.space.cache import SpaceCache
 from tlmd.space.features import FeatureExtractors, pack_features, speedup
 from tlmd.space.space import TaskSpace
-from tlmd.types import Candidate, Proposal, Record, Task, Writer
 
 
 class Generator:

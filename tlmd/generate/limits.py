@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from tlmd.computation import FactorLimit, MemoryLimit, Sketch
+from tlmd.data.computation import FactorLimit, MemoryLimit, Sketch
+from tlmd.data.types import Decision
 from tlmd.language import grammar
-from tlmd.types import Decision
 
 _STEPS = 100  # most need fewer than 20
 

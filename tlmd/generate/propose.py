@@ -7,16 +7,16 @@ import random
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from tlmd.config import GenerateConfig
+from tlmd.data.config import GenerateConfig
+from tlmd.data.selection import leading
+from tlmd.data.types import Candidate, Record, Writer
 from tlmd.generate.limits import repaired
 from tlmd.generate.refine import moved
 from tlmd.language.prompt import prompt
 from tlmd.language.uniform import draw_uniform
 from tlmd.model.checkpoint import Checkpoint
 from tlmd.model.sampling import Sampler, SampleRequest
-from tlmd.selection import leading
 from tlmd.space.space import InvalidCandidate, TaskSpace
-from tlmd.types import Candidate, Record, Writer
 
 NOT_THE_TLM = -1  # the version of a candidate that the TLM did not write
 

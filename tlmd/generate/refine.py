@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import random
 
-from tlmd.computation import DecisionKind, OpenDecision, Sketch
+from tlmd.data.computation import DecisionKind, OpenDecision, Sketch
+from tlmd.data.types import Candidate, Decision
 from tlmd.language import grammar
 from tlmd.language.legal_words import LegalLocations
-from tlmd.types import Candidate, Decision
 
 _FACTORED = (DecisionKind.TILE, DecisionKind.PARTITION)
 _MOVES = (1, 1, 2, 3)

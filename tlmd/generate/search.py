@@ -11,12 +11,12 @@ import random
 from collections import Counter
 from collections.abc import Collection, Hashable, Sequence
 
-from tlmd.computation import DecisionKind, Sketch
+from tlmd.data.computation import DecisionKind, Sketch
+from tlmd.data.types import Candidate
 from tlmd.generate.refine import moved
 from tlmd.model.cost_model import CostModel
 from tlmd.model.decision_features import decision_features, decision_speedup
 from tlmd.space.space import TaskSpace
-from tlmd.types import Candidate
 
 _PARENTS = 16
 _CHILDREN = 4  # of each parent in a generation

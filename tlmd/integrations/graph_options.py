@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from tlmd.model_spec import BF16, FP32, ModelSpec
+from tlmd.data.model_spec import BF16, FP32, ModelSpec
 
 _BF16_ERROR = 0.05  # of a whole graph that multiplies bfloat16; seen: 0.006
 

@@ -16,15 +16,15 @@ from typing import Any, Protocol
 import torch
 
 from tlmd.client import lifecycle
-from tlmd.config import Config
-from tlmd.errors import BadInput, TlmdError
+from tlmd.data.config import Config
+from tlmd.data.errors import BadInput, TlmdError
+from tlmd.data.types import JobState, Task
 from tlmd.integrations.graph_options import GraphOptions
 from tlmd.integrations.programs import ProgramSource
 from tlmd.measure.cores import plan_slots
 from tlmd.measure.slot_lock import Calls
 from tlmd.records.task_file import save_tasks
 from tlmd.space import target as targets
-from tlmd.types import JobState, Task
 from tlmd.workloads import acceptance, torch_frontend
 from tlmd.workloads.alternatives import check_precision
 from tlmd.workloads.compiled_model import use_threads

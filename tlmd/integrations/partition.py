@@ -13,7 +13,7 @@ import torch
 from torch.export.graph_signature import OutputKind
 from torch.fx.passes.utils.fuser_utils import fuse_by_partitions
 
-from tlmd.errors import BadInput, TlmdError
+from tlmd.data.errors import BadInput, TlmdError
 from tlmd.workloads import torch_frontend
 from tlmd.workloads.sources import first_line
 from tlmd.workloads.torch_import import is_supported

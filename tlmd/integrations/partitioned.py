@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from tlmd.errors import BadInput, TlmdError
+from tlmd.data.errors import BadInput, TlmdError
 from tlmd.integrations import hot_swap, partition
 from tlmd.integrations.graph_options import GraphOptions
 from tlmd.integrations.hot_swap import Function, HotSwapped

@@ -11,13 +11,13 @@ import tvm
 from tvm import relax
 from tvm.s_tir import meta_schedule as ms
 
-from tlmd.errors import TlmdError
+from tlmd.data.errors import TlmdError
+from tlmd.data.types import Candidate, Proposal, Record, TargetInfo, Task
 from tlmd.model.threads import one_thread
 from tlmd.records import metaschedule
 from tlmd.records.store import RecordStore
 from tlmd.space import target as targets
 from tlmd.space.space import TaskSpace
-from tlmd.types import Candidate, Proposal, Record, TargetInfo, Task
 from tlmd.workloads import lowering
 from tlmd.workloads.alternatives import substitute, with_alternatives
 from tlmd.workloads.compiled_model import Library

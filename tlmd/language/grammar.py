@@ -14,10 +14,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tlmd.computation import DecisionKind, OpenDecision
+from tlmd.data.computation import DecisionKind, OpenDecision
+from tlmd.data.types import Decision
 from tlmd.language.numbers import fixed, width
 from tlmd.language.vocabulary import IDS, MAX_LOCATIONS, ids
-from tlmd.types import Decision
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]

@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import numpy as np
 
-from tlmd.computation import DecisionKind, OpenDecision, Sketch
+from tlmd.data.computation import DecisionKind, OpenDecision, Sketch
+from tlmd.data.types import Candidate, Decision
 from tlmd.language import grammar
 from tlmd.language.vocabulary import IDS, MAX_SKETCHES
-from tlmd.types import Candidate, Decision
 
 # (sketch, decisions before an open location decision) -> its legal locations.
 LegalLocations = Callable[[int, tuple[Decision, ...]], tuple[int, ...]]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from tlmd.computation import Access, Block, Computation, Sketch
+from tlmd.data.computation import Access, Block, Computation, Sketch
+from tlmd.data.types import TargetInfo
 from tlmd.language import vocabulary
 from tlmd.language.numbers import free
 from tlmd.language.vocabulary import MAX_BLOCKS, MAX_ITERATORS, MAX_LEVELS, MAX_SKETCHES, known
-from tlmd.types import TargetInfo
 
 # In tokens. A longer description of a computation drops blocks, element-wise ones first.
 MAX_COMPUTATION = 420

@@ -11,11 +11,11 @@ import functools
 import math
 from dataclasses import dataclass
 
-from tlmd.computation import DecisionKind, OpenDecision, Sketch
+from tlmd.data.computation import DecisionKind, OpenDecision, Sketch
+from tlmd.data.types import Candidate
 from tlmd.language import grammar
 from tlmd.language.numbers import free, parse_fixed
 from tlmd.language.vocabulary import IDS, MAX_BLOCKS, MAX_ITERATORS, QUALITIES, WORDS, ids
-from tlmd.types import Candidate
 
 # Lower bounds of best / seconds for the qualities 1, 2, ... Quality 0 is a failure.
 _QUALITY_BOUNDS = (0.0, 0.12, 0.25, 0.4, 0.6, 0.8, 0.95)

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tlmd.computation import DecisionKind, OpenDecision, Sketch
+from tlmd.data.computation import DecisionKind, OpenDecision, Sketch
+from tlmd.data.types import Candidate, Decision
 from tlmd.language import grammar
 from tlmd.language.legal_words import LegalLocations
 from tlmd.language.vocabulary import MAX_SKETCHES
-from tlmd.types import Candidate, Decision
 
 
 def draw_uniform(

@@ -8,11 +8,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from tlmd.config import SHIPPED
-from tlmd.errors import BadInput
+from tlmd.data.config import SHIPPED
+from tlmd.data.errors import BadInput
+from tlmd.data.types import Record
 from tlmd.model.demonstration import TaskDemonstrations
 from tlmd.model.demonstration_file import read_demonstrations, write_demonstrations
-from tlmd.types import Record
 
 REPLAY = "replay.msgpack.gz"
 """The file, beside TLM-base, with some demonstrations that fine-tuning shows again."""

@@ -13,8 +13,9 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from tlmd.config import SHIPPED
-from tlmd.errors import BadInput
+from tlmd.data.config import SHIPPED
+from tlmd.data.errors import BadInput
+from tlmd.data.types import Task
 from tlmd.generate.search import DecisionSearch
 from tlmd.language.uniform import draw_uniform
 from tlmd.learn.encoding import Encoder
@@ -24,7 +25,6 @@ from tlmd.model.demonstration import TaskDemonstrations, count_demonstrations
 from tlmd.model.demonstration_file import write_demonstrations
 from tlmd.records.task_file import read_tasks
 from tlmd.space.space import TaskSpace
-from tlmd.types import Task
 
 _DRAWN = 96  # candidates of a task that are drawn at random
 _GENERATIONS = 3

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from tlmd.data.types import Record, Status, Task
 from tlmd.learn.demonstrations import shares
 from tlmd.learn.encoding import Encoder
 from tlmd.model.demonstration import TaskDemonstrations, count_demonstrations
@@ -19,7 +20,6 @@ from tlmd.model.demonstration_file import write_demonstrations
 from tlmd.records.dataset import read_dataset
 from tlmd.records.store import RecordStore
 from tlmd.space.space import TaskSpace
-from tlmd.types import Record, Status, Task
 
 _FEWEST = 4  # sentences; fewer show no differences
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tlmd.data.types import Candidate
 from tlmd.language.legal_words import LegalLocations, legal_words
 from tlmd.language.prompt import prompt
 from tlmd.language.sentence import choice_mask, encode
@@ -9,7 +10,6 @@ from tlmd.language.vocabulary import MAX_SKETCHES
 from tlmd.model.demonstration import Demonstration
 from tlmd.model.network import POSITIONS
 from tlmd.space.space import TaskSpace
-from tlmd.types import Candidate
 
 
 class Encoder:

@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any
 
-from tlmd.config import TrainConfig
+from tlmd.data.config import TrainConfig
+from tlmd.data.types import Record, Task
 from tlmd.learn.demonstrations import policy
 from tlmd.learn.gate import HeldOut
 from tlmd.learn.task_datasets import ReadBudget, RecordReader, TaskDataset
@@ -20,7 +21,6 @@ from tlmd.model.cost_model import CostModel
 from tlmd.model.demonstration import TaskDemonstrations, count_demonstrations
 from tlmd.model.network import Gpt2
 from tlmd.model.training import Trainer, TrainingPlan
-from tlmd.types import Record, Task
 
 MAX_HELD_OUT = 64  # tasks for the gate
 _BESIDE = 12  # sentences that a held-out one is compared with

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from tlmd.config import RegistryConfig
+from tlmd.data.config import RegistryConfig
 from tlmd.language.sentence import BEST_QUALITY
 from tlmd.model.checkpoint import Checkpoint
 from tlmd.model.decoder import Decoder

@@ -21,7 +21,7 @@ import numpy as np
 import safetensors.torch
 import torch
 
-from tlmd.config import SHIPPED
+from tlmd.data.config import SHIPPED
 from tlmd.learn.demonstrations import write_replay
 from tlmd.learn.encode import add_records_option, read_all_records
 from tlmd.learn.feature_tables import FeatureTables

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from tlmd.data.types import Outcome, Record, Status, Task
 from tlmd.learn.demonstrations import SelectionPolicy, shares
 from tlmd.learn.encoding import Encoder
 from tlmd.learn.feature_tables import FeatureTables
 from tlmd.model.cost_model import Measured
 from tlmd.model.demonstration import Demonstration, TaskDemonstrations
 from tlmd.space.cache import SpaceCache
-from tlmd.types import Outcome, Record, Status, Task
 
 
 @dataclass(frozen=True)

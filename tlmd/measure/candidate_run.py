@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from tlmd.data.types import Outcome, Status
 from tlmd.measure import timing, verify
 from tlmd.measure.child_context import ChildContext, LoadedProgram, outcome_of, speed_change
 from tlmd.measure.energy import EnergyMeter
@@ -15,7 +16,6 @@ from tlmd.measure.executable import Executable
 from tlmd.measure.protocol import NO_REFERENCE, MeasureRequest
 from tlmd.space import gpu_default
 from tlmd.space.schedule import build_module
-from tlmd.types import Outcome, Status
 
 _NOT_FINITE = 0.10  # share of NaN and infinity in the reference above which inputs become positive
 _BASELINE_REPEATS, _BASELINE_S = 3, 0.2

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from tlmd.data.types import Outcome, Status, Timing
 from tlmd.measure import sandbox
 from tlmd.measure.candidate_run import CandidateRun
 from tlmd.measure.child_context import ChildContext, LoadedProgram, ServerContext, Stopwatch
@@ -19,7 +20,6 @@ from tlmd.measure.finalist_comparison import FinalistComparison
 from tlmd.measure.program import Program
 from tlmd.measure.protocol import MeasureReply, MeasureRequest, send
 from tlmd.space.schedule import InvalidCandidate
-from tlmd.types import Outcome, Status, Timing
 
 
 def run(

@@ -14,7 +14,8 @@ import tvm
 
 from tlmd.alternatives.prefetch import with_prefetches
 from tlmd.alternatives.transforms import BY_MATRIX_UNIT
-from tlmd.config import MeasureConfig
+from tlmd.data.config import MeasureConfig
+from tlmd.data.types import Outcome, Status
 from tlmd.measure import noise, sandbox, turns, verify
 from tlmd.measure.cores import spread, threads
 from tlmd.measure.executable import Executable
@@ -24,7 +25,6 @@ from tlmd.measure.protocol import Setup, Stage, send
 from tlmd.measure.reference import DriftMonitor
 from tlmd.measure.slot_lock import exclusively
 from tlmd.measure.timing import Samples
-from tlmd.types import Outcome, Status
 
 _BIG_CORES = 1  # TVM's name for all cores that it may use
 _QUIET = 1.15  # times the reference kernel's time of a quiet machine

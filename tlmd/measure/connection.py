@@ -15,11 +15,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from tlmd import children
-from tlmd.errors import Failed
+from tlmd.data.errors import Failed
+from tlmd.data.types import Task
+from tlmd.data.wire import WireError
 from tlmd.measure.protocol import LoadTask, MeasureRequest, MessageReader, Ready, Setup, send
-from tlmd.types import Task
-from tlmd.wire import WireError
+from tlmd.processes import children
 
 _START_S = 120.0
 _CLOSE_S = 5.0

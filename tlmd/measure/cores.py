@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from tlmd.errors import BadInput
+from tlmd.data.errors import BadInput
 
 CARD = "cuda"
 """Name and target of a slot that is a CUDA card: the one which its process sees."""

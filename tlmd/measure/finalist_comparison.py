@@ -8,12 +8,12 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+from tlmd.data.types import Outcome
 from tlmd.measure import interleaving
 from tlmd.measure.child_context import ChildContext, outcome_of, speed_change
 from tlmd.measure.protocol import MeasureRequest
 from tlmd.measure.timing import Samples
 from tlmd.space.schedule import build_module
-from tlmd.types import Outcome
 
 
 class FinalistComparison:

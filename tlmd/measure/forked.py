@@ -9,8 +9,8 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tlmd.data.types import Outcome
 from tlmd.measure.protocol import MeasureRequest, MessageReader
-from tlmd.types import Outcome
 
 _TIMED = ("settling", "running")  # the stages in which a child has the slot
 _LEAST_WAIT_S = 0.05  # a shorter wait for a core does not move a deadline

@@ -14,15 +14,15 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, Self
 
-from tlmd.config import MeasureConfig
-from tlmd.errors import Failed
+from tlmd.data.config import MeasureConfig
+from tlmd.data.errors import Failed
+from tlmd.data.types import Baseline, MeasureInput, Outcome, Status, TargetInfo, Task
 from tlmd.measure.connection import Connection
 from tlmd.measure.cores import CoreLayout
 from tlmd.measure.protocol import MeasureReply, MeasureRequest, Setup
 from tlmd.measure.reference_tracker import ReferenceTracker
 from tlmd.measure.submission import Submission
 from tlmd.measure.verify import ReferenceStore
-from tlmd.types import Baseline, MeasureInput, Outcome, Status, TargetInfo, Task
 
 _log = logging.getLogger("tlmd.measure")
 

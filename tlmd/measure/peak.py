@@ -15,11 +15,11 @@ import time
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from tlmd import children
-from tlmd.errors import Failed
+from tlmd.data.errors import Failed
+from tlmd.data.types import TargetInfo
 from tlmd.measure.timing import REPEAT_S
+from tlmd.processes import children
 from tlmd.space import tvm_alone
-from tlmd.types import TargetInfo
 
 _PATIENCE_S = 120.0
 _NOISE_S = 2.0

@@ -7,9 +7,9 @@ import struct
 from dataclasses import dataclass, field
 from typing import Any
 
-from tlmd import wire
+from tlmd.data import wire
+from tlmd.data.types import MeasureInput, Outcome, TargetInfo, Task
 from tlmd.measure.cores import CoreLayout
-from tlmd.types import MeasureInput, Outcome, TargetInfo, Task
 
 _HEADER = struct.Struct("<IB")
 _CHUNK = 1 << 20
@@ -29,7 +29,7 @@ class Setup:
     """Cores that build."""
     cache_dir: str
     config_json: str
-    """The section `tlmd.config.MeasureConfig`."""
+    """The section `tlmd.data.config.MeasureConfig`."""
 
     @property
     def shared(self) -> bool:

@@ -11,7 +11,7 @@ import contextlib
 import math
 from pathlib import Path
 
-from tlmd.durable import replacing
+from tlmd.processes.durable import replacing
 
 
 def fastest(directory: Path, name: str, seconds: float) -> float:

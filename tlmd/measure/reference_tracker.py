@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 
+from tlmd.data.types import Outcome, Task
 from tlmd.measure.protocol import NO_REFERENCE
 from tlmd.measure.verify import ReferenceStore
-from tlmd.types import Outcome, Task
 
 _log = logging.getLogger("tlmd.measure")
 

@@ -11,10 +11,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tlmd.config import MeasureConfig
+from tlmd.data.config import MeasureConfig
+from tlmd.data.types import Outcome, Status
 from tlmd.measure import turns
 from tlmd.measure.protocol import Setup
-from tlmd.types import Outcome, Status
 
 _PR_SET_PDEATHSIG = 1
 _LOG_BYTES = 16 << 20

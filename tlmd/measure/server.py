@@ -19,7 +19,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tlmd.config import MeasureConfig
+from tlmd.data.config import MeasureConfig
+from tlmd.data.types import Outcome, Status
+from tlmd.data.wire import WireError
 from tlmd.measure import turns
 from tlmd.measure.background import BackgroundWork, OtherPrograms
 from tlmd.measure.forked import ForkedChild
@@ -37,8 +39,6 @@ from tlmd.measure.protocol import (
 from tlmd.measure.sandbox import live_and_die_with, outcome_of_death
 from tlmd.measure.slot_lock import slot_lock
 from tlmd.space import tvm_alone
-from tlmd.types import Outcome, Status
-from tlmd.wire import WireError
 
 _INPUT_CACHE_BYTES = 256 << 20
 _TAIL_BYTES = 2000

@@ -6,7 +6,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
-from tlmd.types import MeasureInput, Outcome, TargetInfo, Task
+from tlmd.data.types import MeasureInput, Outcome, TargetInfo, Task
 
 
 @dataclass(eq=False)

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from tlmd.config import MeasureConfig
+from tlmd.data.config import MeasureConfig
 from tlmd.measure.noise import Estimate, Reading, estimate, fastest_of
 
 REPEAT_S = 2e-3  # a repeat lasts at least this long, so that reading the clock does not matter

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgpack
 
-from tlmd.config import SHIPPED
-from tlmd.durable import sync
-from tlmd.errors import BadInput
+from tlmd.data.config import SHIPPED
+from tlmd.data.errors import BadInput
 from tlmd.language import vocabulary
+from tlmd.processes.durable import sync
 
 if TYPE_CHECKING:
     from tlmd.model.cost_model import CostModel

@@ -14,7 +14,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tlmd.computation import Block, Computation, DecisionKind, Sketch
+from tlmd.data.computation import Block, Computation, DecisionKind, Sketch
+from tlmd.data.types import Candidate, Decision
 from tlmd.model import placement_features
 from tlmd.model.footprint import (
     ALIGNED,
@@ -26,7 +27,6 @@ from tlmd.model.footprint import (
     used,
     volume,
 )
-from tlmd.types import Candidate, Decision
 
 Floats = NDArray[np.float32]
 Decided = Sequence[tuple[Decision, ...]]

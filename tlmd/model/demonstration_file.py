@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from tlmd import wire
-from tlmd.errors import BadInput
+from tlmd.data import wire
+from tlmd.data.errors import BadInput
 from tlmd.language.vocabulary import FINGERPRINT
 from tlmd.model.demonstration import TaskDemonstrations
 

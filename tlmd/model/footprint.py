@@ -7,7 +7,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from tlmd.computation import Access, Block
+from tlmd.data.computation import Access, Block
 
 Numbers = NDArray[np.float64]
 ALIGNED = 16  # floats of the widest vector

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from tlmd.errors import BadInput
+from tlmd.data.errors import BadInput
 from tlmd.language import vocabulary
 
 POSITIONS = 1024

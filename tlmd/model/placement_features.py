@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tlmd.computation import Block, Computation, DecisionKind, Sketch
+from tlmd.data.computation import Block, Computation, DecisionKind, Sketch
+from tlmd.data.types import Decision
 from tlmd.model.footprint import ALIGNED, Numbers, volume
-from tlmd.types import Decision
 
 _LOCATED = 5  # location decisions that are described
 _SUMS = 2  # sums in parts that are described

@@ -18,13 +18,13 @@ from pathlib import Path
 import safetensors.torch
 import torch
 
-from tlmd.durable import replacing
 from tlmd.model import network
 from tlmd.model.demonstration import TaskDemonstrations, TaskTensors
 from tlmd.model.demonstration_file import read_demonstrations
 from tlmd.model.network import Gpt2
 from tlmd.model.ranking import rank
 from tlmd.model.training import Trainer, TrainingPlan, until
+from tlmd.processes.durable import replacing
 
 _VALIDATION = 20  # every so manieth task is kept out of training,
 _MOST_KEPT_OUT = 60  # but not more: to rank more of them takes minutes each time

@@ -17,14 +17,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tlmd.config import SHIPPED
-from tlmd.durable import sync
-from tlmd.errors import BadInput, Failed
+from tlmd.data.config import SHIPPED
+from tlmd.data.errors import BadInput, Failed
+from tlmd.data.types import Published
 from tlmd.model import checkpoint as checkpoints
 from tlmd.model import registry_state
 from tlmd.model.checkpoint import Checkpoint
 from tlmd.model.registry_state import RegistryState
-from tlmd.types import Published
+from tlmd.processes.durable import sync
 
 _log = logging.getLogger("tlmd.registry")
 _FOLDER = re.compile(r"v(\d{6,})")

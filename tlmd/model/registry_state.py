@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tlmd.durable import sync
-from tlmd.errors import BadInput
+from tlmd.data.errors import BadInput
+from tlmd.processes.durable import sync
 
 _log = logging.getLogger("tlmd.registry")
 _SCHEMA = 2  # 1 had neither `pinned` nor `best`

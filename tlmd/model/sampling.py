@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from tlmd.computation import DecisionKind, Sketch
+from tlmd.data.computation import DecisionKind, Sketch
+from tlmd.data.types import Candidate, Decision
 from tlmd.language import grammar
 from tlmd.language.grammar import Bools, Ints
 from tlmd.language.legal_words import LegalLocations
@@ -21,7 +22,6 @@ from tlmd.language.sentence import BEST_QUALITY, DecisionSpan, layout
 from tlmd.language.vocabulary import IDS, MAX_SKETCHES
 from tlmd.model.decoder import Decoder, PromptCache
 from tlmd.model.network import Gpt2
-from tlmd.types import Candidate, Decision
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 
+from tlmd.data.types import Record
 from tlmd.pipeline.orders import Store
-from tlmd.types import Record
 
 _PORTION = 2000  # records that are read in one step of the pipeline, in about 10 ms
 

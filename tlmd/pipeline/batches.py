@@ -6,9 +6,9 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from tlmd.data.types import MeasureInput, Outcome, Proposal, Status, Task
 from tlmd.pipeline.orders import MeasureOrder
 from tlmd.pipeline.task_scheduler import TaskAllocation
-from tlmd.types import MeasureInput, Outcome, Proposal, Status, Task
 
 _MAX_ATTEMPTS = 3
 

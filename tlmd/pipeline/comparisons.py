@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from tlmd.data.selection import retimed
+from tlmd.data.types import Outcome
 from tlmd.pipeline.orders import CompareOrder, Worker
 from tlmd.pipeline.state import PipelineState
 from tlmd.pipeline.task_groups import TaskGroup
-from tlmd.selection import retimed
-from tlmd.types import Outcome
 
 
 class Comparisons:

@@ -7,9 +7,9 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from tlmd.config import PipelineConfig
+from tlmd.data.config import PipelineConfig
+from tlmd.data.types import Record, Status
 from tlmd.pipeline.task_groups import TaskGroup
-from tlmd.types import Record, Status
 
 if TYPE_CHECKING:
     from tlmd.pipeline.jobs import TuningJob

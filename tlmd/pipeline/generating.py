@@ -7,7 +7,8 @@ from collections import Counter, deque
 from collections.abc import Collection, Iterable
 from dataclasses import replace
 
-from tlmd import wire
+from tlmd.data import wire
+from tlmd.data.types import JobState
 from tlmd.pipeline.batches import Batch, BatchPlan
 from tlmd.pipeline.jobs import TuningJob
 from tlmd.pipeline.learning import Learning
@@ -23,7 +24,6 @@ from tlmd.pipeline.orders import (
 from tlmd.pipeline.sent_histories import SentHistories
 from tlmd.pipeline.state import PipelineState
 from tlmd.pipeline.task_scheduler import TaskScheduler
-from tlmd.types import JobState
 
 _LEAD = 2.0  # a batch is planned when the slots have work for less than so many writing times
 _MIN_WRITE_S = 0.2

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
+from tlmd.data.types import JobState, TargetInfo
 from tlmd.pipeline.convergence import Convergence
 from tlmd.pipeline.task_groups import TaskGroup
 from tlmd.pipeline.task_state import TaskState
-from tlmd.types import JobState, TargetInfo
 
 _MOST = 0.5  # of a job's time: what its newest batches gained is known
 

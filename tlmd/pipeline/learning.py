@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from tlmd.data.types import Published, Record, Task
 from tlmd.pipeline.backlog import TrainingBacklog
 from tlmd.pipeline.orders import (
     OrderDone,
@@ -18,7 +19,6 @@ from tlmd.pipeline.orders import (
     WorkerKind,
 )
 from tlmd.pipeline.state import PipelineState
-from tlmd.types import Published, Record, Task
 
 _MAX_LOSSES = 3  # trainers that die in a row; then the next one waits for another batch
 

@@ -29,6 +29,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable
 
+from tlmd.data.types import JobState, Record, TargetInfo, Task
 from tlmd.pipeline.batches import Batch
 from tlmd.pipeline.convergence import Convergence
 from tlmd.pipeline.deadlines import Deadlines
@@ -54,7 +55,6 @@ from tlmd.pipeline.orders import (
 from tlmd.pipeline.state import Emit, PipelineOptions, PipelineState
 from tlmd.pipeline.task_state import TaskState
 from tlmd.pipeline.unfinished_jobs import UnfinishedJobs
-from tlmd.types import JobState, Record, TargetInfo, Task
 
 _LOOK_S = 1.0  # between two looks at which hardware has slots
 _NO_SLOT = "it waits: no slot has the hardware of its tasks"

@@ -8,6 +8,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from tlmd.data.types import Baseline, Outcome, Record, TargetInfo, Task
 from tlmd.pipeline.batches import Batch, Retries, crashed
 from tlmd.pipeline.comparisons import Comparisons
 from tlmd.pipeline.learning import Learning
@@ -24,7 +25,6 @@ from tlmd.pipeline.orders import (
 )
 from tlmd.pipeline.state import PipelineState
 from tlmd.pipeline.task_state import TaskState
-from tlmd.types import Baseline, Outcome, Record, TargetInfo, Task
 
 _log = logging.getLogger("tlmd.pipeline")
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
-from tlmd.types import (
+from tlmd.data.types import (
     Baseline,
     Candidate,
     MeasureInput,

@@ -6,13 +6,13 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from tlmd.config import GenerateConfig, PipelineConfig, RegistryConfig, TrainConfig
+from tlmd.data.config import GenerateConfig, PipelineConfig, RegistryConfig, TrainConfig
+from tlmd.data.types import Record, TargetInfo, Task
 from tlmd.pipeline.batches import Batch
 from tlmd.pipeline.orders import MeasureOrder, Order, Store, Worker, WorkerKind, WorkerPool
 from tlmd.pipeline.store_writer import StoreWriter
 from tlmd.pipeline.task_state import TaskState
-from tlmd.pipeline.wall_clock import WallClock
-from tlmd.types import Record, TargetInfo, Task
+from tlmd.processes.wall_clock import WallClock
 
 _ABSENT_S = 60.0  # without a slot, before its tasks wait and the others go on
 
@@ -21,7 +21,7 @@ Emit = Callable[..., None]  # emit(kind, **facts): one event for the event log
 
 @dataclass(frozen=True)
 class PipelineOptions:
-    """The sections of the configuration that the pipeline follows; `tlmd.config` explains them."""
+    """The sections of the configuration (`tlmd.data.config`) that the pipeline follows."""
 
     pipeline: PipelineConfig = field(default_factory=PipelineConfig)
     train: TrainConfig = field(default_factory=TrainConfig)

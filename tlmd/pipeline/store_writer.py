@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tlmd.errors import DiskFull
+from tlmd.data.errors import DiskFull
+from tlmd.data.types import Baseline, Record
 from tlmd.pipeline.orders import Store
-from tlmd.types import Baseline, Record
 
 _AGAIN_S = 1.0  # between two tries to write to a full disk
 

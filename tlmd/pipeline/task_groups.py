@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
+from tlmd.data.selection import finalists
+from tlmd.data.types import Record, TargetInfo
 from tlmd.pipeline.task_state import TaskState
-from tlmd.selection import finalists
-from tlmd.types import Record, TargetInfo
 
 _FIRST = 4  # candidates of each alternative before the promising ones get the rest
 # Comparisons of one group: after each, the best may be another one that was not compared yet.

@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from tlmd.selection import leaders, leading, winner
-from tlmd.types import Baseline, Candidate, Proposal, Record, Status, Task
+from tlmd.data.selection import leaders, leading, winner
+from tlmd.data.types import Baseline, Candidate, Proposal, Record, Status, Task
 
 _MAX_EMPTY_ROUNDS = 4  # rounds in which TVM refuses every candidate, before a task is exhausted
 INCUMBENTS = 16

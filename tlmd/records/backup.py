@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tlmd.durable import sync
-from tlmd.errors import BadInput, Failed, in_one_line
+from tlmd.data.errors import BadInput, Failed, in_one_line
+from tlmd.processes.durable import sync
 from tlmd.records.store import RecordStore
 
 _STORE = "records.sqlite"

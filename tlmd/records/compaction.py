@@ -11,10 +11,10 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tlmd.data.types import Task
 from tlmd.records import job_specs
 from tlmd.records.job_table import JobTable
 from tlmd.records.task_file import load_tasks
-from tlmd.types import Task
 
 _PORTION = 500  # rows that are removed in one statement
 

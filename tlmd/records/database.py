@@ -13,8 +13,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from tlmd import wire
-from tlmd.errors import BadInput, DiskFull, Failed, in_one_line
+from tlmd.data import wire
+from tlmd.data.errors import BadInput, DiskFull, Failed, in_one_line
 from tlmd.records import schema
 from tlmd.records.schema import SCHEMA_VERSION
 

@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from tlmd import wire
-from tlmd.durable import replacing, sync
-from tlmd.errors import BadInput, Failed, in_one_line
-from tlmd.types import Record, Task
+from tlmd.data import wire
+from tlmd.data.errors import BadInput, Failed, in_one_line
+from tlmd.data.types import Record, Task
+from tlmd.processes.durable import replacing, sync
 
 DATASET_VERSION = 1
 _MAGIC = "tlmd-dataset"

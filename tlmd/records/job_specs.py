@@ -7,11 +7,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from tlmd import wire
-from tlmd.errors import BadInput, in_one_line
-from tlmd.model_spec import FP32, ModelSpec, Shapes
+from tlmd.data import wire
+from tlmd.data.errors import BadInput, in_one_line
+from tlmd.data.model_spec import FP32, ModelSpec, Shapes
+from tlmd.data.types import JobState
 from tlmd.records.job_table import JobRow, JobTable
-from tlmd.types import JobState
 
 
 @dataclass(frozen=True)

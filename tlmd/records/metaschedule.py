@@ -15,8 +15,8 @@ from tvm.s_tir import meta_schedule as ms
 
 from tlmd.alternatives.intrinsics import named, register_named
 from tlmd.alternatives.words import registration
-from tlmd.errors import BadInput, Failed
-from tlmd.types import Task
+from tlmd.data.errors import BadInput, Failed
+from tlmd.data.types import Task
 
 WORKLOADS, RECORDS = "database_workload.json", "database_tuning_record.json"
 INTRINSICS = "intrinsics.py"

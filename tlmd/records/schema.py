@@ -7,8 +7,8 @@ import sqlite3
 from collections.abc import Iterator
 from typing import Any
 
-from tlmd import wire
-from tlmd.types import Record, Task
+from tlmd.data import wire
+from tlmd.data.types import Record, Task
 
 SCHEMA_VERSION = 3
 

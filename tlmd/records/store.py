@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tlmd import wire
+from tlmd.data import wire
+from tlmd.data.selection import fastest
+from tlmd.data.types import Baseline, Record, Task
 from tlmd.records.compaction import RecordCompaction
 from tlmd.records.dataset import read_dataset, write_dataset
 from tlmd.records.schema import ADD_RECORD, ADD_TASK_KEY, record_row
-from tlmd.selection import fastest
-from tlmd.types import Baseline, Record, Task
 
 # The number by which records name a task on one kind of machine.
 _KEY = "(SELECT key FROM task_keys WHERE task_id = ? AND fingerprint = ?)"

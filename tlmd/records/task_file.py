@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from tlmd import wire
-from tlmd.durable import replacing
-from tlmd.errors import BadInput, Failed, in_one_line
+from tlmd.data import wire
+from tlmd.data.errors import BadInput, Failed, in_one_line
+from tlmd.data.types import Task
+from tlmd.processes.durable import replacing
 from tlmd.records.dataset import check_version, read_dataset
-from tlmd.types import Task
 
 _MAGIC, _VERSION = "tlmd-tasks", 1
 

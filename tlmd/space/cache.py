@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
+from tlmd.data.types import Task
 from tlmd.space.space import TaskSpace
-from tlmd.types import Task
 
 _KEPT = 64
 

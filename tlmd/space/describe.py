@@ -12,7 +12,7 @@ from tvm import sym, tirx
 from tvm.s_tir import SBlockRealize
 from tvm_ffi import structural_walk
 
-from tlmd.computation import Access, Block, Computation
+from tlmd.data.computation import Access, Block, Computation
 
 _ITER_KINDS = {0: "S", 2: "R"}  # IterVar.DataPar, IterVar.CommReduce
 _BINARY = {

@@ -12,10 +12,10 @@ from typing import Any
 import tvm
 from tvm.target import codegen
 
-from tlmd.errors import BadInput
+from tlmd.data.errors import BadInput
+from tlmd.data.types import TargetInfo, Task
 from tlmd.space.system_cpu import CPUINFO, cpu_model, flags
 from tlmd.space.target import architecture, resolve, tvm_target
-from tlmd.types import TargetInfo, Task
 
 # Instruction sets that LLVM uses where it may; its other features are about tuning.
 _CHECKED = {

@@ -13,9 +13,9 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tlmd.computation import Computation, DecisionKind, Sketch
+from tlmd.data.computation import Computation, DecisionKind, Sketch
+from tlmd.data.types import Decision
 from tlmd.space.sketches import PlainTrace
-from tlmd.types import Decision
 
 _CHECKS = 3  # comparisons with TVM before a rule is trusted
 _PROBES = 48  # of one task, when candidates are written

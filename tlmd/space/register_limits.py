@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tlmd.alternatives.sketches import PRODUCTS
-from tlmd.computation import Computation, DecisionKind, FactorLimit, OpenDecision
+from tlmd.data.computation import Computation, DecisionKind, FactorLimit, OpenDecision
+from tlmd.data.types import TargetInfo
 from tlmd.space.target import tvm_target, vector_unit
-from tlmd.types import TargetInfo
 
 _OTHERS = 4  # registers of weights and data
 _SUMMED = "R"

@@ -12,10 +12,10 @@ from tvm.s_tir import meta_schedule as ms
 
 from tlmd.alternatives.intrinsics import register_named
 from tlmd.alternatives.sketches import sketches
+from tlmd.data.types import TargetInfo
 from tlmd.space import expansions, intrinsics, rules, transposition, windows
 from tlmd.space.sketches import instructions
 from tlmd.space.target import architecture, vector_unit
-from tlmd.types import TargetInfo
 
 # The exceptions that TVM raises for a schedule it cannot apply. Its own errors are RuntimeErrors.
 TVM_ERRORS = (RuntimeError, ValueError, TypeError)

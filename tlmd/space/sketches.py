@@ -8,10 +8,10 @@ from typing import Any
 
 from tvm.tirx import FloatImm, IntImm
 
-from tlmd.computation import Computation, DecisionKind, OpenDecision, Sketch
+from tlmd.data.computation import Computation, DecisionKind, OpenDecision, Sketch
+from tlmd.data.types import TargetInfo
 from tlmd.space.register_limits import register_limits
 from tlmd.space.thread_limits import thread_limits
-from tlmd.types import TargetInfo
 
 # A trace as plain Python data: [instructions, [[index, decision], ...]].
 PlainTrace = list[Any]

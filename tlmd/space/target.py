@@ -15,9 +15,9 @@ from tvm.target import codegen
 from tlmd.alternatives import amx, bfloat16, int8
 from tlmd.alternatives.amx_code import BF16
 from tlmd.alternatives.kernel import VectorUnit
-from tlmd.errors import BadInput
+from tlmd.data.errors import BadInput
+from tlmd.data.types import TargetInfo, content_hash
 from tlmd.space.system_cpu import cpu_model, flags, may_use_matrix_unit
-from tlmd.types import TargetInfo, content_hash
 
 # Widest first. The first one that the CPU has gives the ISA token and the vector bits.
 _X86_ISAS = (("avx512vnni", "avx512vnni", 512), ("avx512f", "avx512", 512), ("avx2", "avx2", 256))

@@ -11,7 +11,7 @@ import re
 import sys
 from typing import Any
 
-from tlmd.computation import (
+from tlmd.data.computation import (
     Access,
     Computation,
     CopiedBuffer,
@@ -20,7 +20,7 @@ from tlmd.computation import (
     MemoryLimit,
     OpenDecision,
 )
-from tlmd.types import TargetInfo
+from tlmd.data.types import TargetInfo
 
 _THREADS, _VIRTUAL = "threadIdx.x", "vthread.x"
 _WARP = 32

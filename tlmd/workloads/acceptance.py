@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from tlmd.errors import BadInput, Failed, TlmdError
-from tlmd.model_spec import ModelSpec
+from tlmd.data.errors import BadInput, Failed, TlmdError
+from tlmd.data.model_spec import ModelSpec
+from tlmd.data.types import TargetInfo, Task
 from tlmd.space import host_cpu
 from tlmd.space import target as targets
-from tlmd.types import TargetInfo, Task
 from tlmd.workloads import frontends, lowering, quantisation, quick_schedule
 from tlmd.workloads.preparation import LoweredModel, lower_source, merged_tasks
 from tlmd.workloads.sources import SourceModel, first_line

@@ -28,10 +28,10 @@ from tlmd.alternatives.transforms import (
     transform,
 )
 from tlmd.alternatives.winograd import winograd
-from tlmd.errors import BadInput
-from tlmd.model_spec import BF16, FP32, INT8
+from tlmd.data.errors import BadInput
+from tlmd.data.model_spec import BF16, FP32, INT8
+from tlmd.data.types import TargetInfo, Task
 from tlmd.space.target import has_amx, has_bf16, has_vnni, tvm_target, vector_unit
-from tlmd.types import TargetInfo, Task
 from tlmd.workloads import lowering, rewrites
 from tlmd.workloads.identity import task_id
 

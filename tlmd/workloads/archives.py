@@ -12,7 +12,7 @@ import zipfile
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from tlmd.errors import BadInput
+from tlmd.data.errors import BadInput
 from tlmd.workloads.sources import first_line
 
 # Script objects and opaque objects: they are code.

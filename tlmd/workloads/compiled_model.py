@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from tlmd import structure
-from tlmd.errors import BadInput
+from tlmd.data.errors import BadInput
 from tlmd.structure import CallStructure, Node
 from tlmd.workloads.huge_pages import in_huge_pages
 from tlmd.workloads.sources import InputInfo, SourceModel, numpy_dtype

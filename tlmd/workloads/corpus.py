@@ -10,8 +10,8 @@ import sys
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from tlmd.errors import TlmdError
-from tlmd.types import TargetInfo, Task
+from tlmd.data.errors import TlmdError
+from tlmd.data.types import TargetInfo, Task
 from tlmd.workloads.zoo import Shape, zoo
 
 if TYPE_CHECKING:

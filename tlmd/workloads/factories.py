@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tlmd.errors import BadInput
-from tlmd.model_spec import ModelSpec
+from tlmd.data.errors import BadInput
+from tlmd.data.model_spec import ModelSpec
 from tlmd.workloads import huggingface
 from tlmd.workloads.sources import WrongNumberOfShapes, first_line
 from tlmd.workloads.zoo import zoo

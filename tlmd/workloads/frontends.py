@@ -11,8 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tlmd.errors import BadInput
-from tlmd.model_spec import ModelSpec, Shapes
+from tlmd.data.errors import BadInput
+from tlmd.data.model_spec import ModelSpec, Shapes
 from tlmd.workloads import huggingface
 from tlmd.workloads.sources import (
     InputInfo,

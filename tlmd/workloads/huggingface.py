@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tlmd.errors import BadInput
+from tlmd.data.errors import BadInput
 from tlmd.workloads.sources import first_line
 
 _AUTO_CLASSES = {

@@ -19,8 +19,8 @@ from tvm.relax import transform
 from tvm.s_tir.analysis import estimate_tir_flops
 
 from tlmd.alternatives.prefetch import with_prefetches
+from tlmd.data.types import TargetInfo, Task
 from tlmd.space import gpu_default
-from tlmd.types import TargetInfo, Task
 from tlmd.workloads import fusion, reshapes, rewrites
 from tlmd.workloads.attention import ORIGIN, FuseAttention
 from tlmd.workloads.convolution_1d import SingleRows

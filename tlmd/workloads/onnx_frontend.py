@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from tlmd.errors import BadInput
-from tlmd.model_spec import Shapes
+from tlmd.data.errors import BadInput
+from tlmd.data.model_spec import Shapes
 from tlmd.structure import CallStructure, Node
 from tlmd.workloads import onnx_simplify
 from tlmd.workloads.sources import (

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tlmd.errors import BadInput, Failed
-from tlmd.model_spec import INT8, ModelSpec
+from tlmd.data.errors import BadInput, Failed
+from tlmd.data.model_spec import INT8, ModelSpec
+from tlmd.data.types import TargetInfo, Task
 from tlmd.space import target as targets
-from tlmd.types import TargetInfo, Task
 from tlmd.workloads import frontends, lowering, quantisation
 from tlmd.workloads.alternatives import with_alternatives
 

@@ -13,10 +13,10 @@ from typing import Any
 
 from tvm.s_tir import meta_schedule as ms
 
-from tlmd.computation import DecisionKind
+from tlmd.data.computation import DecisionKind
+from tlmd.data.types import Candidate, Task
 from tlmd.space.schedule import InvalidCandidate
 from tlmd.space.space import TaskSpace
-from tlmd.types import Candidate, Task
 
 _HEAVY = 5e8  # operations of one run; unscheduled they take about a second, a schedule half of it
 _DRAWS = 24

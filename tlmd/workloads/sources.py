@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tlmd.errors import BadInput
+from tlmd.data.errors import BadInput
 from tlmd.structure import CallStructure, Node
 
 ReferenceFunction = Callable[..., list[np.ndarray]]

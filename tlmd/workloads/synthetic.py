@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Sequence
 import torch
 from torch import Tensor, nn
 
-from tlmd.types import TargetInfo, Task
+from tlmd.data.types import TargetInfo, Task
 from tlmd.workloads.synthetic_operators import USUAL, Operator, draw
 
 _PER_MODULE = 24  # operators that are lowered together

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from tlmd import children
-from tlmd.errors import Failed
+from tlmd.data.errors import Failed
+from tlmd.processes import children
 
 
 def run(

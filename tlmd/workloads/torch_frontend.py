@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from tlmd import structure
-from tlmd.errors import BadInput
-from tlmd.model_spec import Shapes
+from tlmd.data.errors import BadInput
+from tlmd.data.model_spec import Shapes
 from tlmd.structure import CallStructure, Node
 from tlmd.workloads.archives import load_exported_program
 from tlmd.workloads.sources import (

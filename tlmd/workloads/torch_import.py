@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from tlmd.errors import BadInput
+from tlmd.data.errors import BadInput
 from tlmd.workloads.sources import first_line, import_failure
 from tlmd.workloads.torch_folding import is_empty
 from tlmd.workloads.torch_normalise import has_open_inputs, normalise

@@ -20,10 +20,10 @@ from typing import Any
 
 import numpy as np
 
-from tlmd import wire
-from tlmd.errors import Failed
-from tlmd.model_spec import ModelSpec
-from tlmd.types import TargetInfo
+from tlmd.data import wire
+from tlmd.data.errors import Failed
+from tlmd.data.model_spec import ModelSpec
+from tlmd.data.types import TargetInfo
 from tlmd.workloads import compiled_model, timing_process
 from tlmd.workloads.sources import SourceModel
 

@@ -10,7 +10,7 @@ import zlib
 from dataclasses import dataclass
 from typing import Any
 
-from tlmd.errors import BadInput
+from tlmd.data.errors import BadInput
 
 Shape = tuple[int, ...]
 _VOCABULARY = 30000  # below the smallest vocabulary of the zoo's transformers

@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import replace
 
-from tlmd.types import Outcome, Record
+from tlmd.data.types import Outcome, Record
 
 FINALISTS = 4
 # A disturbance that lasts for all repeats of a program does not widen its interval.

@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from tlmd import __version__
-from tlmd.errors import BadInput
+from tlmd.data.errors import BadInput
 
 # Keys of tlmd 0.1 that have another name now; files that use them still work.
 RENAMED = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tlmd.errors import BadInput
+from tlmd.data.errors import BadInput
 
 Shapes = tuple[tuple[int, ...], ...]
 """Shapes of a model's inputs."""

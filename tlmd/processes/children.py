@@ -14,7 +14,7 @@ def environment(*paths: str, **variables: str) -> dict[str, str]:
 
     Python then imports modules from `paths`, from the folder of this tlmd and from PYTHONPATH.
     """
-    root = str(Path(__file__).parents[1])
+    root = str(Path(__file__).parents[2])
     search = filter(None, (*paths, root, os.environ.get("PYTHONPATH", "")))
     return {**os.environ, **variables, "PYTHONPATH": os.pathsep.join(search)}
 

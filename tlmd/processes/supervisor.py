@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tlmd.errors import BadInput, Failed, Unavailable
+from tlmd.data.errors import BadInput, Failed, Unavailable
 
 SUPERVISOR = "TLMD_SUPERVISOR"
 """Environment variable of a daemon that has a supervisor: the supervisor's pid."""

@@ -11,7 +11,7 @@ import hashlib
 from dataclasses import dataclass, field
 from typing import Any
 
-from tlmd import wire
+from tlmd.data import wire
 
 
 class Status(enum.StrEnum):

@@ -24,9 +24,9 @@ from typing import IO, Any
 import msgpack
 import psutil
 
-from tlmd import children
-from tlmd.config import CheckConfig
-from tlmd.errors import BadInput, Failed, TlmdError
+from tlmd.data.config import CheckConfig
+from tlmd.data.errors import BadInput, Failed, TlmdError
+from tlmd.processes import children
 
 _HEADER = struct.Struct("<I")
 _WATCH_S = 0.2

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from platformdirs import user_data_path
 
-from tlmd.errors import BadInput
+from tlmd.data.errors import BadInput
 
 
 def default_state_dir() -> Path:

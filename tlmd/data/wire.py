@@ -1,4 +1,4 @@
-"""msgpack for the dataclasses of `tlmd.types`: fields by position, no class names, no pickle.
+"""msgpack for the dataclasses of `tlmd.data.types`: fields by position, no class names, no pickle.
 
 `unpack` checks the number and types of the fields against the annotations. A damaged message
 therefore gives one clear error and never an incomplete object. If a newer tlmd added fields at the

@@ -12,10 +12,10 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from tlmd.config_file import explain, put, read, rename
-from tlmd.errors import BadInput
+from tlmd.data.config_file import explain, put, read, rename
+from tlmd.data.errors import BadInput
 
-SHIPPED = Path(__file__).parent / "pretrained"
+SHIPPED = Path(__file__).parents[1] / "pretrained"
 """TLM-base, the checkpoint that ships."""
 
 _PREFIX = "TLMD_"
