@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from tlmd.version import __version__
+
 if TYPE_CHECKING:
     from tlmd.api import check, connect, load, start, tune
     from tlmd.client.connection import Daemon
@@ -15,7 +17,6 @@ if TYPE_CHECKING:
     from tlmd.client.tune_result import TuneResult
     from tlmd.integrations.torch_backend import optimize
 
-__version__ = "0.1.0"
 __all__ = [
     "Daemon",
     "Job",

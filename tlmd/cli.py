@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from tlmd import __version__
 from tlmd.client import arguments, backup_commands, record_commands
 from tlmd.client import commands as client_commands
 from tlmd.data.errors import BadInput, Interrupted, TlmdError
 from tlmd.processes.children import VERBOSE
+from tlmd.version import __version__
 
 _EPILOG = """\
 MODEL is file.onnx, file.pt2, a directory of transformers (config.json), package.module:factory,

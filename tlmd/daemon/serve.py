@@ -14,7 +14,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tlmd import __version__
 from tlmd.daemon.log_files import bound_logs
 from tlmd.data.config import Config
 from tlmd.data.errors import DiskFull, Unavailable
@@ -22,6 +21,7 @@ from tlmd.data.state_dir import make_state_dir
 from tlmd.processes.children import VERBOSE
 from tlmd.processes.durable import replacing
 from tlmd.processes.supervisor import SUPERVISOR
+from tlmd.version import __version__
 
 _log = logging.getLogger("tlmd")
 _LOGS_S = 60.0  # how often the sizes of the logs are looked at

@@ -6,12 +6,12 @@ import math
 import time
 from typing import Any
 
-from tlmd import __version__
 from tlmd.measure.background import BackgroundWork
 from tlmd.pipeline.jobs import TuningJob
 from tlmd.pipeline.loop import Pipeline
 from tlmd.pipeline.orders import MeasureOrder, Worker, WorkerKind
 from tlmd.records.store import RecordStore
+from tlmd.version import __version__
 
 
 def snapshot(

@@ -9,8 +9,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from tlmd import __version__
 from tlmd.data.errors import BadInput
+from tlmd.version import __version__
 
 # Keys of tlmd 0.1 that have another name now; files that use them still work.
 RENAMED = {
