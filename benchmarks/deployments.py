@@ -44,7 +44,7 @@ def main(
     import torch
 
     from tlmd.data.model_spec import BF16, ModelSpec
-    from tlmd.workloads import factories
+    from tlmd.models import factories
 
     torch.set_num_threads(threads)
     module, example = factories.make(ModelSpec(model))

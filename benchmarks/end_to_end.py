@@ -124,7 +124,7 @@ def _row(
     """Tune one model, which took `before_s` seconds until now, and time it beside the others."""
     import tlmd
     from tlmd.measure.cores import plan_cores
-    from tlmd.workloads import factories
+    from tlmd.models import factories
 
     settings: dict[str, Any] = {"measure.run_cores": cores}
     if options.checkpoint:

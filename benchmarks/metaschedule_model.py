@@ -59,7 +59,7 @@ def _lowered(model: str) -> Any:
     from tvm.relax.frontend.torch import from_exported_program
 
     from tlmd.data.model_spec import ModelSpec
-    from tlmd.workloads import factories
+    from tlmd.models import factories
 
     module, example = factories.make(ModelSpec(model))
     with torch.inference_mode():

@@ -16,7 +16,7 @@ from tlmd.data.selection import fastest
 from tlmd.data.types import MeasureInput, Record, Task
 
 if TYPE_CHECKING:
-    from tlmd.workloads.sources import SourceModel
+    from tlmd.models.sources import SourceModel
 
 ATTENTION, EXPANSIONS, WINDOWS = "attention", "expansions", "windows"
 KINDS = ("winograd", "packed", "strassen", "amx", ATTENTION, EXPANSIONS, WINDOWS)
@@ -86,7 +86,7 @@ def timed_model(measurer: Any, spec: ModelSpec, options: Any) -> list[Timed]:
 
 def load_source(spec: ModelSpec) -> SourceModel:
     """The model at its one set of input shapes."""
-    from tlmd.workloads import frontends
+    from tlmd.models import frontends
 
     ((_, source),) = frontends.load_sets(spec)
     return source

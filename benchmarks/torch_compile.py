@@ -50,7 +50,7 @@ def _bert_tiny() -> tuple[Any, tuple[Any, ...]]:
 
 def _resnet18() -> tuple[Any, tuple[Any, ...]]:
     from tlmd.data.model_spec import ModelSpec
-    from tlmd.workloads import factories
+    from tlmd.models import factories
 
     module, example = factories.make(ModelSpec("torchvision:resnet18"))
     return module.eval(), tuple(example)

@@ -28,6 +28,8 @@ from tlmd.data.types import MeasureInput, Status, Task
 from tlmd.language.sentence import decode, encode
 from tlmd.measure.cores import plan_cores
 from tlmd.measure.measurer import Measurer
+from tlmd.models.pytorch.torch_frontend import from_module
+from tlmd.models.sources import SourceModel
 from tlmd.records import metaschedule
 from tlmd.space import schedule
 from tlmd.space.describe import block_names, describe
@@ -36,8 +38,6 @@ from tlmd.space.target import tvm_target
 from tlmd.workloads import lowering
 from tlmd.workloads.alternatives import substitute, with_alternatives
 from tlmd.workloads.preparation import LoweredModel, lower_source, merged_tasks
-from tlmd.workloads.sources import SourceModel
-from tlmd.workloads.torch_frontend import from_module
 
 INFO = native_by_vectors()
 TARGET = tvm_target(INFO)

@@ -22,8 +22,9 @@ from tlmd.generate.generator import Generator
 from tlmd.measure.cores import card_cores
 from tlmd.measure.measurer import Measurer
 from tlmd.model import checkpoint
+from tlmd.models import frontends
 from tlmd.space import target as targets
-from tlmd.workloads import frontends, lowering, whole_model
+from tlmd.workloads import lowering, whole_model
 
 pytestmark = pytest.mark.skipif(not tvm.cuda(0).exist, reason="there is no card")
 

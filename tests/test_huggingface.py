@@ -12,7 +12,7 @@ import transformers
 
 from tlmd.data.errors import BadInput
 from tlmd.data.model_spec import ModelSpec
-from tlmd.workloads import factories, frontends, huggingface
+from tlmd.models import factories, frontends, huggingface
 
 SMALL = {"vocab_size": 90, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
 

@@ -18,7 +18,7 @@ from tlmd.integrations.graph_options import GraphOptions
 from tlmd.integrations.hot_swap import HotSwapped
 from tlmd.integrations.partitioned import Partitioned, build
 from tlmd.integrations.programs import ProgramSource
-from tlmd.workloads import torch_operators
+from tlmd.models.pytorch import operators
 
 pytestmark = pytest.mark.slow
 
@@ -202,8 +202,8 @@ def test_parts_with_wrong_outputs_stay_eager(
 def test_an_operator_whose_converter_fails_stays_in_pytorch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    own = torch_operators._own()
-    monkeypatch.setattr(torch_operators, "_own", lambda: {**own, "erf.default": fails})
+    own = operators._own()
+    monkeypatch.setattr(operators, "_own", lambda: {**own, "erf.default": fails})
     layers = [nn.Linear(16, 16), nn.Tanh(), nn.LayerNorm(16)]
     model, x = nn.Sequential(*layers, Error(), *layers).eval(), torch.randn(8, 16)
     function = build("error", Flat(model), [x], GraphOptions(tmp_path, False))

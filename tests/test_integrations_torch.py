@@ -15,8 +15,8 @@ from tests import difficult_models
 from tlmd.data.errors import BadInput
 from tlmd.integrations import hot_swap, torch_backend
 from tlmd.integrations.graph_options import GraphOptions
+from tlmd.models.pytorch import torch_frontend
 from tlmd.space.target import has_bf16, resolve
-from tlmd.workloads import torch_frontend
 
 pytestmark = pytest.mark.slow
 
@@ -74,7 +74,7 @@ def test_a_wrong_import_stays_eager(tmp_path: Path) -> None:
 
 
 def _call(model: nn.Module, x: torch.Tensor) -> Any:
-    from tlmd import structure
+    from tlmd.models import structure
 
     return structure.describe_call(model.forward, (x,), {}, torch.is_tensor)[0]
 

@@ -28,7 +28,7 @@ ALLOWED = {
 
 # The rooms from the bottom to the top. A room imports only what stands before it.
 ORDER = (
-    *("version", "data", "processes", "structure", "language", "pipeline", "alternatives", "space"),
+    *("version", "data", "processes", "language", "pipeline", "alternatives", "space"),
     *("tlm", "model", "generate", "models", "measure", "records", "learn", "lowering", "workloads"),
     *("corpus", "export", "actors", "daemon", "client", "integrations", "api", "__init__", "cli"),
 )

@@ -17,10 +17,10 @@ from tlmd.client import libraries, model_choice
 from tlmd.client.libraries import TunedLibrary
 from tlmd.client.reports import Result, TaskResult
 from tlmd.data.model_spec import ModelSpec
+from tlmd.models.pytorch.torch_frontend import from_module
 from tlmd.workloads import alternatives, in_model, whole_model
 from tlmd.workloads.alternatives import with_alternatives
 from tlmd.workloads.preparation import LoweredModel, lower_source
-from tlmd.workloads.torch_frontend import from_module
 
 pytestmark = pytest.mark.slow
 

@@ -23,11 +23,11 @@ from tlmd.alternatives.transforms import PACKED_INT8, transform
 from tlmd.data.errors import BadInput
 from tlmd.data.model_spec import INT8, ModelSpec
 from tlmd.language.sentence import decode, encode
+from tlmd.models.frontends import load_model
 from tlmd.space.space import TaskSpace
 from tlmd.space.target import has_vnni, resolve, tvm_target
 from tlmd.workloads import lowering, quantisation, rewrites
 from tlmd.workloads.acceptance import accept
-from tlmd.workloads.frontends import load_model
 from tlmd.workloads.preparation import lower_source, merged_tasks
 
 INFO = resolve("native", 1)

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tlmd import structure
 from tlmd.data.errors import BadInput
-from tlmd.structure import Node
+from tlmd.models import structure
+from tlmd.models.structure import Node
 
 
 class Leaf:

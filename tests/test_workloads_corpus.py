@@ -10,9 +10,9 @@ import pytest
 
 from tlmd.data.errors import BadInput
 from tlmd.data.types import TargetInfo
+from tlmd.models.zoo.catalogue import zoo
 from tlmd.records.task_file import load_tasks, read_tasks, save_tasks
 from tlmd.workloads import corpus
-from tlmd.workloads.zoo import zoo
 
 NAMES = {
     *("resnet18", "resnet50", "resnext50", "wide-resnet50", "resnet3d18", "densenet121", "vgg16"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from tlmd.data.model_spec import ModelSpec
-from tlmd.workloads import factories
+from tlmd.models import factories
 
 
 def test_random_weights_are_the_same_each_time() -> None:

@@ -11,7 +11,7 @@ import torch
 from tests import small_network
 from tlmd.data.errors import BadInput
 from tlmd.data.model_spec import ModelSpec
-from tlmd.workloads.frontends import load, original
+from tlmd.models.frontends import load, original
 
 
 class Unsupported(torch.nn.Module):

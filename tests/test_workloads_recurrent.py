@@ -17,9 +17,10 @@ from onnx import TensorProto, helper, numpy_helper
 from tvm import relax
 
 from tlmd.data.errors import BadInput
+from tlmd.models.onnx import recurrent
+from tlmd.models.onnx.onnx_frontend import load_onnx
 from tlmd.space.target import resolve, tvm_target
-from tlmd.workloads import lowering, onnx_recurrent
-from tlmd.workloads.onnx_frontend import load_onnx
+from tlmd.workloads import lowering
 
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 STEPS, BATCH, WIDTH, FEATURES = 5, 2, 3, 4
@@ -100,7 +101,7 @@ def test_unrolled_nodes_give_the_outputs_of_onnx_runtime(
         attributes["activations"] = attributes["activations"] * DIRECTIONS[direction]
     model = network(kind[0], direction, initial, bias, opset, **attributes)
     changed = copy.deepcopy(model)
-    assert onnx_recurrent.unroll(changed)
+    assert recurrent.unroll(changed)
     onnx.checker.check_model(changed)
     assert not {node.op_type for node in changed.graph.node} & set(GATES)
     for value, right in zip(outputs_of(changed), outputs_of(model), strict=True):
@@ -116,7 +117,7 @@ def test_the_batch_may_be_first(kind: str) -> None:
     for value, shape in zip([*other.graph.input, *other.graph.output], shapes, strict=False):
         for dim, extent in zip(value.type.tensor_type.shape.dim, shape, strict=True):
             dim.dim_value = extent
-    assert onnx_recurrent.unroll(other)
+    assert recurrent.unroll(other)
     x = np.random.default_rng(1).standard_normal((STEPS, BATCH, FEATURES), np.float32)
     session = onnxruntime.InferenceSession(other.SerializeToString())
     found = session.run(None, {"X": x.transpose(1, 0, 2)})
@@ -138,7 +139,7 @@ def test_the_batch_may_be_first(kind: str) -> None:
 def test_what_is_not_usual_stays_and_is_refused(change: dict[str, Any], tmp_path: Path) -> None:
     model = network("LSTM", **change)
     before = model.SerializeToString()
-    assert not onnx_recurrent.unroll(model) and model.SerializeToString() == before
+    assert not recurrent.unroll(model) and model.SerializeToString() == before
     path = tmp_path / "model.onnx"
     onnx.save(model, str(path))
     with pytest.raises(BadInput, match="LSTM") as caught:

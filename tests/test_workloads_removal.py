@@ -13,7 +13,7 @@ from torch import nn
 
 from tests.operators import Calls, lowered_outputs, normalised
 from tlmd.data.errors import BadInput
-from tlmd.workloads.torch_frontend import from_module
+from tlmd.models.pytorch.torch_frontend import from_module
 
 SOME = settings(max_examples=10, deadline=None, derandomize=True)
 

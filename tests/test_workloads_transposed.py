@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from torch import nn
 from tvm import relax, te
 
+from tlmd.models.pytorch.torch_frontend import from_module
 from tlmd.space.target import resolve, tvm_target
 from tlmd.workloads import lowering, rewrites
-from tlmd.workloads.torch_frontend import from_module
 from tlmd.workloads.transposed_convolution import (
     Side,
     TransposedConvolutions,

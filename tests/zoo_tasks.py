@@ -7,9 +7,10 @@ import zlib
 
 from tlmd.data import wire
 from tlmd.data.types import Task
+from tlmd.models import frontends
+from tlmd.models.zoo.catalogue import zoo
 from tlmd.space import target as targets
-from tlmd.workloads import frontends, lowering
-from tlmd.workloads.zoo import zoo
+from tlmd.workloads import lowering
 
 from tests.test_zoo import FIXTURE  # isort: skip
 

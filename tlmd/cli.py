@@ -229,7 +229,7 @@ def _add_zoo(commands: Any) -> None:
 
 
 def _zoo(options: argparse.Namespace) -> int:
-    from tlmd.workloads.zoo import zoo
+    from tlmd.models.zoo.catalogue import zoo
 
     entries: list[dict[str, Any]] = [
         {"name": e.name, "input_shape": list(e.shape), "dtype": e.dtype, "tasks": e.tasks}

@@ -21,7 +21,7 @@ def check(
     spec: ModelSpec, target: str, config: Config, log: Path, on_stage: Callable[[str], None]
 ) -> dict[str, Any]:
     """What is known of a model that works. Raises `BadInput` for one that does not."""
-    from tlmd.workloads import frontends
+    from tlmd.models import frontends
 
     frontends.check(spec.name)
     layout = plan_slots(config.measure.slots, run=config.measure.run_cores or None)[0]

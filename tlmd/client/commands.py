@@ -146,7 +146,7 @@ def _submit(options: Any) -> int:
 
     daemon = _daemon(options)
     config = configuration.load(options.config, arguments.job_settings(options))
-    from tlmd.workloads import frontends
+    from tlmd.models import frontends
 
     frontends.check(options.model)
     path = Path(options.model).expanduser()

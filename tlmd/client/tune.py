@@ -31,7 +31,7 @@ from tlmd.data.errors import BadInput, Failed, Interrupted, NoDaemon
 from tlmd.data.state_dir import make_state_dir
 from tlmd.measure.cores import CARD, plan_slots
 from tlmd.model import checkpoint as checkpoints
-from tlmd.workloads import frontends
+from tlmd.models import frontends
 
 __all__ = ["Display", "TuneResult", "run"]
 _END_S = 90.0

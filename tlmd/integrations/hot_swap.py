@@ -23,14 +23,15 @@ from tlmd.integrations.graph_options import GraphOptions
 from tlmd.integrations.programs import ProgramSource
 from tlmd.measure.cores import plan_slots
 from tlmd.measure.slot_lock import Calls
+from tlmd.models.pytorch import torch_frontend
+from tlmd.models.pytorch.operators import NotConvertible
+from tlmd.models.pytorch.tensors import to_numpy
 from tlmd.records.task_file import save_tasks
 from tlmd.space import target as targets
-from tlmd.workloads import acceptance, torch_frontend
+from tlmd.workloads import acceptance
 from tlmd.workloads.alternatives import check_precision
 from tlmd.workloads.compiled_model import use_threads
 from tlmd.workloads.preparation import lower_source, merged_tasks
-from tlmd.workloads.torch_operators import NotConvertible
-from tlmd.workloads.torch_tensors import to_numpy
 
 _log = logging.getLogger("tlmd.integrations")
 _POLL_S = 2.0

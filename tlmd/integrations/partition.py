@@ -14,11 +14,11 @@ from torch.export.graph_signature import OutputKind
 from torch.fx.passes.utils.fuser_utils import fuse_by_partitions
 
 from tlmd.data.errors import BadInput, TlmdError
-from tlmd.workloads import torch_frontend
-from tlmd.workloads.sources import first_line
-from tlmd.workloads.torch_import import is_supported
-from tlmd.workloads.torch_normalise import normalise
-from tlmd.workloads.torch_operators import converters
+from tlmd.models.pytorch import torch_frontend
+from tlmd.models.pytorch.importer import is_supported
+from tlmd.models.pytorch.normalise import normalise
+from tlmd.models.pytorch.operators import converters
+from tlmd.models.sources import first_line
 
 _PREFIX = "region_"
 _FEWEST = 3  # operators of a region, without those that only change a shape

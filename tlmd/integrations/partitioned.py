@@ -15,8 +15,8 @@ from tlmd.integrations import hot_swap, partition
 from tlmd.integrations.graph_options import GraphOptions
 from tlmd.integrations.hot_swap import Function, HotSwapped
 from tlmd.integrations.programs import ProgramSource
+from tlmd.models.sources import first_line
 from tlmd.records.task_file import save_tasks
-from tlmd.workloads.sources import first_line
 
 _log = logging.getLogger("tlmd.integrations")
 

@@ -20,13 +20,13 @@ from typing import Any
 
 import torch
 
-from tlmd import structure
 from tlmd.data.model_spec import FP32
 from tlmd.data.state_dir import default_state_dir
 from tlmd.integrations import partitioned
 from tlmd.integrations.graph_options import GraphOptions
 from tlmd.integrations.hot_swap import Function
-from tlmd.workloads import torch_frontend
+from tlmd.models import structure
+from tlmd.models.pytorch import torch_frontend
 
 _log = logging.getLogger("tlmd.integrations")
 Shapes = tuple[tuple[int, ...], ...]

@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from tlmd import structure
 from tlmd.data.errors import BadInput
-from tlmd.structure import CallStructure, Node
+from tlmd.models import structure
+from tlmd.models.pytorch.tensors import to_numpy
+from tlmd.models.sources import InputInfo, SourceModel, numpy_dtype
+from tlmd.models.structure import CallStructure, Node
 from tlmd.workloads.huge_pages import in_huge_pages
-from tlmd.workloads.sources import InputInfo, SourceModel, numpy_dtype
-from tlmd.workloads.torch_tensors import to_numpy
 
 CPU = "cpu"
 _FILE = "model.json"

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 from tlmd.data.errors import TlmdError
 from tlmd.data.types import TargetInfo, Task
-from tlmd.workloads.zoo import Shape, zoo
+from tlmd.models.zoo.catalogue import Shape, zoo
 
 if TYPE_CHECKING:
-    from tlmd.workloads.sources import SourceModel
+    from tlmd.models.sources import SourceModel
 
 Workload = tuple[str, Shape]
 CORPORA = ("paper", "synthetic", "seldom")
@@ -162,7 +162,7 @@ def workload_tasks(
 
 
 def _load(workload: Workload) -> SourceModel:
-    from tlmd.workloads.frontends import load_model
+    from tlmd.models.frontends import load_model
 
     name, shape = workload
     return load_model(name, (zoo()[name].check(shape),))

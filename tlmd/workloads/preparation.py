@@ -9,8 +9,9 @@ from typing import Any
 from tlmd.data.errors import BadInput, Failed
 from tlmd.data.model_spec import INT8, ModelSpec
 from tlmd.data.types import TargetInfo, Task
+from tlmd.models import frontends
 from tlmd.space import target as targets
-from tlmd.workloads import frontends, lowering, quantisation
+from tlmd.workloads import lowering, quantisation
 from tlmd.workloads.alternatives import with_alternatives
 
 

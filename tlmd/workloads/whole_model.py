@@ -24,8 +24,8 @@ from tlmd.data import wire
 from tlmd.data.errors import Failed
 from tlmd.data.model_spec import ModelSpec
 from tlmd.data.types import TargetInfo
+from tlmd.models.sources import SourceModel
 from tlmd.workloads import compiled_model, timing_process
-from tlmd.workloads.sources import SourceModel
 
 RUN_PY = '''"""Run the tuned model; needs only tvm and numpy. Usage: python run.py [inputs.npz]"""
 
@@ -233,7 +233,7 @@ def _original(
     The outputs are None if the original cannot be run, the function also if it is not of PyTorch,
     or if this PyTorch has no such device.
     """
-    from tlmd.workloads import frontends
+    from tlmd.models import frontends
 
     reference, module = frontends.original(spec)
     if reference is None:
@@ -258,7 +258,7 @@ def _on_card(
     """A function that runs a PyTorch module on a card, where its weights and inputs stay."""
     import torch
 
-    from tlmd.workloads.torch_tensors import to_numpy, to_torch
+    from tlmd.models.pytorch.tensors import to_numpy, to_torch
 
     if not torch.cuda.is_available():
         return None

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 
 from tlmd.data.errors import BadInput
-from tlmd.workloads.sources import first_line, import_failure
-from tlmd.workloads.torch_folding import is_empty
-from tlmd.workloads.torch_normalise import has_open_inputs, normalise
-from tlmd.workloads.torch_operators import NotConvertible, converters
+from tlmd.models.pytorch.folding import is_empty
+from tlmd.models.pytorch.normalise import has_open_inputs, normalise
+from tlmd.models.pytorch.operators import NotConvertible, converters
+from tlmd.models.sources import first_line, import_failure
 
 
 def import_program(name: str, program: Any) -> Any:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from tlmd.workloads.networks_residual import conv_norm
+from tlmd.models.zoo.residual import conv_norm
 
 
 def _round8(channels: float) -> int:

@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from tlmd.data.errors import BadInput
-from tlmd.workloads.sources import first_line
+from tlmd.models.sources import first_line
 
 # Script objects and opaque objects: they are code.
 _CODE_PREFIXES = ("custom_obj_", "opaque_obj_")

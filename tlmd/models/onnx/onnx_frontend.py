@@ -10,9 +10,8 @@ import numpy as np
 
 from tlmd.data.errors import BadInput
 from tlmd.data.model_spec import Shapes
-from tlmd.structure import CallStructure, Node
-from tlmd.workloads import onnx_simplify
-from tlmd.workloads.sources import (
+from tlmd.models.onnx import simplify
+from tlmd.models.sources import (
     ReferenceFunction,
     SourceModel,
     WrongNumberOfShapes,
@@ -20,6 +19,7 @@ from tlmd.workloads.sources import (
     import_failure,
     input_infos,
 )
+from tlmd.models.structure import CallStructure, Node
 
 
 def load_onnx(path: Path, shapes: Shapes | None) -> SourceModel:
@@ -29,7 +29,7 @@ def load_onnx(path: Path, shapes: Shapes | None) -> SourceModel:
     model = _read(path)
     shape_dict = _onnx_shapes(path, model, shapes)
     try:
-        simple = onnx_simplify.simplify(model, shape_dict)
+        simple = simplify.simplify(model, shape_dict)
         module = from_onnx(simple, shape_dict=shape_dict, keep_params_in_input=False)
     except Exception as error:
         raise BadInput(import_failure(str(path), error)) from error

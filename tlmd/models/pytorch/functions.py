@@ -10,7 +10,7 @@ import torch
 from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND as KIND
 from torch._prims_common import elementwise_dtypes
 
-from tlmd.workloads.torch_promotion import cast
+from tlmd.models.pytorch.promotion import cast
 
 aten = torch.ops.aten
 

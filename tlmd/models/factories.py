@@ -9,9 +9,9 @@ from typing import Any
 
 from tlmd.data.errors import BadInput
 from tlmd.data.model_spec import ModelSpec
-from tlmd.workloads import huggingface
-from tlmd.workloads.sources import WrongNumberOfShapes, first_line
-from tlmd.workloads.zoo import zoo
+from tlmd.models import huggingface
+from tlmd.models.sources import WrongNumberOfShapes, first_line
+from tlmd.models.zoo.catalogue import zoo
 
 _ADVICE = "it must return (module, example inputs)"
 _OPERATORS = ("nms", "qnms")

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from tlmd.workloads.onnx_writer import NodeWriter
+from tlmd.models.onnx.node_writer import NodeWriter
 
 _MOST_STEPS = 64
 _GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}

@@ -10,19 +10,19 @@ from typing import Any
 
 import numpy as np
 
-from tlmd import structure
 from tlmd.data.errors import BadInput
 from tlmd.data.model_spec import Shapes
-from tlmd.structure import CallStructure, Node
-from tlmd.workloads.archives import load_exported_program
-from tlmd.workloads.sources import (
+from tlmd.models import structure
+from tlmd.models.pytorch.archives import load_exported_program
+from tlmd.models.pytorch.tensors import to_numpy, to_torch
+from tlmd.models.sources import (
     ReferenceFunction,
     SourceModel,
     WrongNumberOfShapes,
     first_line,
     input_infos,
 )
-from tlmd.workloads.torch_tensors import to_numpy, to_torch
+from tlmd.models.structure import CallStructure, Node
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ def from_module(name: str, module: Any, example: Any, shapes: Shapes | None = No
 
 def imported(flat: FlatModel) -> SourceModel:
     """Export the model and import it into TVM. Raises `BadInput`."""
-    from tlmd.workloads.torch_import import import_program
+    from tlmd.models.pytorch.importer import import_program
 
     outputs = flat.outputs()
     relax = import_program(flat.name, exported(flat.name, flat.module, flat.tensors))

@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING, Any
 
 from tlmd.data.errors import BadInput
 from tlmd.data.model_spec import ModelSpec, Shapes
-from tlmd.workloads import huggingface
-from tlmd.workloads.sources import (
+from tlmd.models import huggingface
+from tlmd.models.sources import (
     InputInfo,
     ReferenceFunction,
     SourceModel,
     WrongNumberOfShapes,
 )
-from tlmd.workloads.zoo import zoo
+from tlmd.models.zoo.catalogue import zoo
 
 if TYPE_CHECKING:
-    from tlmd.workloads.torch_frontend import FlatModel
+    from tlmd.models.pytorch.torch_frontend import FlatModel
 
 __all__ = ["InputInfo", "SourceModel", "load", "load_model", "original"]
 _FILES = (".onnx", ".pt2")
@@ -40,10 +40,10 @@ def load_model(name: str, input_shapes: Shapes | None = None) -> SourceModel:
 def load(spec: ModelSpec) -> SourceModel:
     """Load a model with everything that its spec says. Raises `BadInput`."""
     if _is_onnx(spec):
-        from tlmd.workloads import onnx_frontend
+        from tlmd.models.onnx import onnx_frontend
 
         return onnx_frontend.load_onnx(_file(spec), spec.input_shapes)
-    from tlmd.workloads import torch_frontend
+    from tlmd.models.pytorch import torch_frontend
 
     return torch_frontend.imported(_flattened(spec))
 
@@ -54,7 +54,7 @@ def original(spec: ModelSpec) -> tuple[ReferenceFunction | None, Any]:
     Raises `BadInput`.
     """
     if _is_onnx(spec):
-        from tlmd.workloads import onnx_frontend
+        from tlmd.models.onnx import onnx_frontend
 
         return onnx_frontend.load_reference(_file(spec)), None
     flat = _flattened(spec)
@@ -87,7 +87,8 @@ def _file(spec: ModelSpec) -> Path:
 
 
 def _flattened(spec: ModelSpec) -> FlatModel:
-    from tlmd.workloads import factories, torch_frontend
+    from tlmd.models import factories
+    from tlmd.models.pytorch import torch_frontend
 
     if spec.name.endswith(".pt2"):
         return torch_frontend.flattened_pt2(_file(spec), spec.input_shapes)

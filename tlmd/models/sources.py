@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tlmd.data.errors import BadInput
-from tlmd.structure import CallStructure, Node
+from tlmd.models.structure import CallStructure, Node
 
 ReferenceFunction = Callable[..., list[np.ndarray]]
 

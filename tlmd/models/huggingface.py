@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tlmd.data.errors import BadInput
-from tlmd.workloads.sources import first_line
+from tlmd.models.sources import first_line
 
 _AUTO_CLASSES = {
     "audio-classification": "AutoModelForAudioClassification",

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from tlmd.workloads import onnx_recurrent
+from tlmd.models.onnx import recurrent
 
 _MISREAD = {"Attention"}  # TVM's converter expects another operator of the same name
 
@@ -27,9 +27,9 @@ def simplify(model: Any, shapes: Mapping[str, list[int]]) -> Any:
         found = _with_shapes(model, shapes)
         found = _spelled_out(found)
         # Before, because ONNX Runtime refuses some; after, because it finds more shapes.
-        onnx_recurrent.unroll(found)
+        recurrent.unroll(found)
         found = _folded(found)
-        onnx_recurrent.unroll(found)
+        recurrent.unroll(found)
         return _with_full_expands(found)
     except Exception:  # the importer then says what it cannot read
         return model

@@ -19,14 +19,9 @@ from torch._decomp import decomposition_table
 from torch.export.exported_program import default_decompositions
 from torch.utils._pytree import tree_leaves
 
-from tlmd.workloads import (
-    torch_functions,
-    torch_indexing,
-    torch_pools,
-    torch_promotion,
-    torch_reductions,
-)
-from tlmd.workloads.torch_folding import fold_constants, is_random, mutates
+from tlmd.models.pytorch import functions, indexing, promotion, reductions
+from tlmd.models.pytorch import pools as torch_pools
+from tlmd.models.pytorch.folding import fold_constants, is_random, mutates
 
 Table = dict[Any, Callable[..., Any]]
 
@@ -35,7 +30,7 @@ _PREFERRED = {
     "_native_batch_norm_legit_functional.default",
     "_native_batch_norm_legit.no_stats",
 }
-_OWN = (torch_promotion, torch_indexing, torch_functions, torch_reductions, torch_pools)
+_OWN = (promotion, indexing, functions, reductions, torch_pools)
 _CUSTOM = {"transformers.grouped_mm_fallback.default": torch_pools.grouped_product}
 _CHECKS = (
     *(torch.ops.aten._assert_scalar, torch.ops.aten._assert_async),

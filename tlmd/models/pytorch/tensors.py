@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from tlmd.workloads.sources import numpy_dtype
+from tlmd.models.sources import numpy_dtype
 
 
 def to_numpy(tensor: Any) -> np.ndarray:

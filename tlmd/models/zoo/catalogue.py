@@ -20,7 +20,7 @@ _VOCABULARY = 30000  # below the smallest vocabulary of the zoo's transformers
 class ZooEntry:
     """One network with one input.
 
-    Example: ``ZooEntry("resnet18", "networks_residual:resnet18", (1, 3, 224, 224), "float32",
+    Example: ``ZooEntry("resnet18", "residual:resnet18", (1, 3, 224, 224), "float32",
     free=(0, 2, 3))``.
     """
 
@@ -88,7 +88,7 @@ class ZooEntry:
 
     def _build(self, shape: Shape) -> Any:
         module, function = self.builder.split(":")
-        build = getattr(importlib.import_module(f"tlmd.workloads.{module}"), function)
+        build = getattr(importlib.import_module(f"tlmd.models.zoo.{module}"), function)
         return build(*self.arguments, *(shape[self.sized :] if self.sized is not None else ()))
 
     def _example(self, shape: Shape) -> Any:
@@ -126,31 +126,27 @@ def _image(name: str, builder: str, size: int = 224, *, sized: int | None = None
 
 
 def _residual(name: str, function: str, size: int = 224) -> ZooEntry:
-    return _image(name, f"networks_residual:{function}", size)
+    return _image(name, f"residual:{function}", size)
 
 
 def _bert(name: str, hidden: int, layers: int) -> ZooEntry:
     sizes = (hidden, layers, hidden // 64)
-    return ZooEntry(
-        name, "networks_transformer:bert", (1, 128), "int64", free=(0, 1), arguments=sizes
-    )
+    return ZooEntry(name, "transformer:bert", (1, 128), "int64", free=(0, 1), arguments=sizes)
 
 
 def _causal(name: str) -> ZooEntry:
-    builder = f"networks_transformer:{name}"
+    builder = f"transformer:{name}"
     return ZooEntry(name, builder, (1, 128), "int64", free=(0, 1), sized=1)
 
 
 def _vit(name: str, hidden: int, heads: int) -> ZooEntry:
     shape = (1, 3, 224, 224)
     arguments = (hidden, 12, heads)
-    return ZooEntry(
-        name, "networks_transformer:vit", shape, "float32", (0, 2, 3), arguments, sized=2
-    )
+    return ZooEntry(name, "transformer:vit", shape, "float32", (0, 2, 3), arguments, sized=2)
 
 
 def _gemm(name: str, function: str, dtype: str) -> ZooEntry:
-    return ZooEntry(name, f"networks:{function}", (128, 512), dtype, free=(0, 1), sized=1)
+    return ZooEntry(name, f"convolutional:{function}", (128, 512), dtype, free=(0, 1), sized=1)
 
 
 _ENTRIES = (
@@ -161,16 +157,14 @@ _ENTRIES = (
     _residual("wide-resnet50", "wide_resnet50"),
     _residual("regnet", "regnet"),
     _residual("convnext", "convnext"),
-    ZooEntry(
-        "resnet3d18", "networks_residual:resnet3d18", (1, 3, 16, 112, 112), "float32", (0, 2, 3, 4)
-    ),
-    _image("densenet121", "networks:densenet121"),
-    _image("vgg16", "networks:vgg16"),
-    _image("inception-v3", "networks:inception_v3", 299),
-    ZooEntry("dcgan", "networks:dcgan", (1, 100, 1, 1), "float32", free=(0,)),
-    _image("mobilenet-v2", "networks_mobile:mobilenet_v2"),
-    _image("mobilenet-v3", "networks_mobile:mobilenet_v3"),
-    _image("efficientnet-lite", "networks_mobile:efficientnet_lite"),
+    ZooEntry("resnet3d18", "residual:resnet3d18", (1, 3, 16, 112, 112), "float32", (0, 2, 3, 4)),
+    _image("densenet121", "convolutional:densenet121"),
+    _image("vgg16", "convolutional:vgg16"),
+    _image("inception-v3", "convolutional:inception_v3", 299),
+    ZooEntry("dcgan", "convolutional:dcgan", (1, 100, 1, 1), "float32", free=(0,)),
+    _image("mobilenet-v2", "mobile:mobilenet_v2"),
+    _image("mobilenet-v3", "mobile:mobilenet_v3"),
+    _image("efficientnet-lite", "mobile:efficientnet_lite"),
     _bert("bert-tiny", 128, 2),
     _bert("bert-mini", 256, 4),
     _bert("bert-small", 512, 4),
