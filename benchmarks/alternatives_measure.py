@@ -93,7 +93,7 @@ def _alternatives(
     target: TargetInfo, groups: int, seed: int, only: str, seldom: bool
 ) -> list[Task]:
     """The alternatives of as many operators that have any, with names that begin with `only`."""
-    from tlmd.workloads.alternatives import with_alternatives
+    from tlmd.lowering.alternatives import with_alternatives
     from tlmd.workloads.synthetic_operators import SELDOM, USUAL
 
     found: list[Task] = []

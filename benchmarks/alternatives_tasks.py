@@ -12,8 +12,8 @@ from pathlib import Path
 
 def main() -> int:
     """Read, expand, write."""
+    from tlmd.lowering.alternatives import with_alternatives
     from tlmd.records.task_file import read_tasks, save_tasks
-    from tlmd.workloads.alternatives import with_alternatives
 
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tasks", type=Path, nargs="+", required=True, help="tasks or data sets")

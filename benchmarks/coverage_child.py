@@ -28,9 +28,9 @@ from tvm_ffi import Shape
 from benchmarks import networks, networks_onnx
 from tlmd.data.errors import BadInput
 from tlmd.data.model_spec import ModelSpec
+from tlmd.lowering import lowering
 from tlmd.models import frontends
 from tlmd.space import target as targets
-from tlmd.workloads import lowering
 
 assert transformers  # imported for the children, which are forked from a process that has it
 

@@ -7,7 +7,7 @@ with all kinds and without one of them. Beside Winograd's, Strassen's and packed
 attention as one task (without it: products, softmax, transposes), a large expansion and its
 depthwise convolution as one task, and the sketch of `tlmd.space.windows` (without it: the program
 of TVM's own sketches). ``tried first`` has only the alternative of each task that is tried first,
-which does the least work (`tlmd/workloads/alternatives.py`). The headline `ratio` is the time
+which does the least work (`tlmd/lowering/alternatives.py`). The headline `ratio` is the time
 without any over that with all kinds, geometric mean.
 """
 

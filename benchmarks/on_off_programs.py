@@ -101,9 +101,9 @@ def groups(source: SourceModel, without: Collection[str] = ()) -> dict[str, list
 
     `without`: which of attention and expansions are several tasks each.
     """
+    from tlmd.lowering import lowering
+    from tlmd.lowering.alternatives import with_alternatives
     from tlmd.space.target import resolve, tvm_target
-    from tlmd.workloads import lowering
-    from tlmd.workloads.alternatives import with_alternatives
 
     target, found = resolve("native", 1), dict[str, list[Task]]()
     lowered = lowering.lower(

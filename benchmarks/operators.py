@@ -28,11 +28,11 @@ from benchmarks import report
 from benchmarks.operator_calls import CALLS
 from benchmarks.operator_samples import Call, database, samples
 from tlmd.data.errors import BadInput
+from tlmd.lowering import lowering
 from tlmd.models.pytorch import tensors as torch_tensors
 from tlmd.models.pytorch import torch_frontend
 from tlmd.models.sources import first_line
 from tlmd.space.target import resolve, tvm_target
-from tlmd.workloads import lowering
 
 _TARGET = tvm_target(resolve("native"))
 RIGHT, UNSUPPORTED, CRASH, WRONG = "right", "unsupported", "crash", "wrong"

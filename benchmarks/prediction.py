@@ -57,10 +57,10 @@ def _prediction_row(model: str, state_dir: Path, out: Path, trials: int) -> dict
     from tlmd.client import export
     from tlmd.data.config import MeasureConfig
     from tlmd.data.model_spec import ModelSpec
+    from tlmd.lowering.preparation import lower_sets
     from tlmd.measure.cores import plan_cores
     from tlmd.records.store import RecordStore
     from tlmd.space.target import resolve
-    from tlmd.workloads.preparation import lower_sets
 
     tlmd.tune(model, trials=trials, state_dir=state_dir, out=out)
     layout = plan_cores(run=MeasureConfig().run_cores or None)

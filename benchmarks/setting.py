@@ -17,13 +17,13 @@ from tvm import te, topi
 from tlmd.data.config import SHIPPED
 from tlmd.data.errors import BadInput
 from tlmd.data.types import Candidate, TargetInfo, Task
+from tlmd.lowering.identity import task_id
 from tlmd.model import checkpoint as checkpoints
 from tlmd.model import network
 from tlmd.model.checkpoint import Checkpoint
 from tlmd.model.cost_model import CostModel
 from tlmd.space.space import InvalidCandidate, TaskSpace, module_hash
 from tlmd.workloads.corpus import workload_tasks
-from tlmd.workloads.identity import task_id
 
 
 def tasks(target: TargetInfo) -> list[Task]:

@@ -31,10 +31,10 @@ import tlmd
 from benchmarks import report
 from tlmd.client.job import Job
 from tlmd.data.types import TargetInfo, Task
+from tlmd.lowering.identity import task_id
 from tlmd.records.store import RecordStore
 from tlmd.records.task_file import save_tasks
 from tlmd.space.target import resolve
-from tlmd.workloads.identity import task_id
 
 _N = 256
 _BOMB_BYTES = 256 << 20  # for each of the elements

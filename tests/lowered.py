@@ -11,10 +11,10 @@ from torch import nn
 from tvm import relax
 
 from tlmd.data.model_spec import ModelSpec
+from tlmd.lowering import lowering
+from tlmd.lowering.preparation import LoweredModel, lower_source
 from tlmd.models.pytorch.torch_frontend import from_module
 from tlmd.space.target import resolve, tvm_target
-from tlmd.workloads import lowering
-from tlmd.workloads.preparation import LoweredModel, lower_source
 
 INFO = resolve("native")
 

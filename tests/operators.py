@@ -11,11 +11,11 @@ import tvm
 from torch import nn
 from tvm import relax
 
+from tlmd.lowering import lowering
 from tlmd.models.pytorch.normalise import normalise
 from tlmd.models.pytorch.operators import converters
 from tlmd.models.pytorch.torch_frontend import from_module
 from tlmd.space.target import resolve, tvm_target
-from tlmd.workloads import lowering
 
 TARGET = tvm_target(resolve("native"))
 KNOWN = converters()

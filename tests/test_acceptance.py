@@ -14,8 +14,8 @@ import tlmd
 from tests import endtoend, processes
 from tlmd.data.errors import BadInput
 from tlmd.data.model_spec import ModelSpec
+from tlmd.lowering import acceptance
 from tlmd.space import target as targets
-from tlmd.workloads import acceptance
 
 HERE = "tests.difficult_models"
 

@@ -26,6 +26,9 @@ from tlmd.data.config import MeasureConfig
 from tlmd.data.model_spec import ModelSpec
 from tlmd.data.types import MeasureInput, Status, Task
 from tlmd.language.sentence import decode, encode
+from tlmd.lowering import lowering
+from tlmd.lowering.alternatives import substitute, with_alternatives
+from tlmd.lowering.preparation import LoweredModel, lower_source, merged_tasks
 from tlmd.measure.cores import plan_cores
 from tlmd.measure.measurer import Measurer
 from tlmd.models.pytorch.torch_frontend import from_module
@@ -35,9 +38,6 @@ from tlmd.space import schedule
 from tlmd.space.describe import block_names, describe
 from tlmd.space.space import TaskSpace
 from tlmd.space.target import tvm_target
-from tlmd.workloads import lowering
-from tlmd.workloads.alternatives import substitute, with_alternatives
-from tlmd.workloads.preparation import LoweredModel, lower_source, merged_tasks
 
 INFO = native_by_vectors()
 TARGET = tvm_target(INFO)

@@ -40,14 +40,14 @@ from tlmd.alternatives.transforms import AMX_BF16, AMX_INT8, AMX_PARTS, transfor
 from tlmd.alternatives.words import registration
 from tlmd.data.model_spec import BF16, FP32, INT8, ModelSpec
 from tlmd.data.types import TargetInfo, Task
+from tlmd.lowering.alternatives import with_alternatives
+from tlmd.lowering.preparation import lower_source
 from tlmd.measure.verify import tolerance
 from tlmd.models.frontends import load_model
 from tlmd.models.pytorch.torch_frontend import from_module
 from tlmd.space.space import TaskSpace
 from tlmd.space.system_cpu import flags
 from tlmd.space.target import has_amx, has_bf16, resolve
-from tlmd.workloads.alternatives import with_alternatives
-from tlmd.workloads.preparation import lower_source
 
 INFO = resolve("native", 1)
 WITH_UNIT = resolve('{"kind": "llvm", "mcpu": "sapphirerapids"}', 1)

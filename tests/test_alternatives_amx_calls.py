@@ -17,10 +17,10 @@ from tlmd.alternatives.amx_calls import THREADS
 from tlmd.alternatives.transforms import AMX_PARTS
 from tlmd.data.model_spec import ModelSpec
 from tlmd.data.types import Task
+from tlmd.lowering.alternatives import with_alternatives
+from tlmd.lowering.preparation import lower_source
 from tlmd.models.pytorch.torch_frontend import from_module
 from tlmd.space.target import has_amx, resolve
-from tlmd.workloads.alternatives import with_alternatives
-from tlmd.workloads.preparation import lower_source
 
 INFO = resolve("native", 2)
 WITH_UNIT = resolve('{"kind": "llvm", "mcpu": "sapphirerapids"}', 2)

@@ -30,13 +30,13 @@ from tlmd.alternatives.tile_rows import tile_rows
 from tlmd.alternatives.transforms import AMX_BF16, AMX_INT8, AMX_PARTS, transform
 from tlmd.data.model_spec import ModelSpec
 from tlmd.data.types import Task
+from tlmd.lowering.alternatives import _alternative
+from tlmd.lowering.preparation import lower_source
 from tlmd.measure.verify import tolerance
 from tlmd.models.frontends import load_model
 from tlmd.models.pytorch.torch_frontend import from_module
 from tlmd.space.space import TaskSpace
 from tlmd.space.target import has_amx, resolve
-from tlmd.workloads.alternatives import _alternative
-from tlmd.workloads.preparation import lower_source
 
 INFO = resolve("native", 1)
 needs_amx = pytest.mark.skipif(not has_amx(INFO), reason="this CPU has no matrix unit")

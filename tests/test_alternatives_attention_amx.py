@@ -24,12 +24,12 @@ from tlmd.alternatives.implementation import DIRECT, Implementation
 from tlmd.alternatives.transforms import AMX_BF16, AMX_PARTS, MULTIPLIED
 from tlmd.data.model_spec import BF16, FP32, ModelSpec
 from tlmd.data.types import Task
+from tlmd.lowering.alternatives import with_alternatives
+from tlmd.lowering.preparation import lower_source
 from tlmd.measure.verify import tolerance
 from tlmd.models.pytorch.torch_frontend import from_module
 from tlmd.space.space import TaskSpace
 from tlmd.space.target import has_amx, resolve
-from tlmd.workloads.alternatives import with_alternatives
-from tlmd.workloads.preparation import lower_source
 
 INFO = resolve("native", 1)
 WITH_UNIT = resolve('{"kind": "llvm", "mcpu": "sapphirerapids"}', 1)

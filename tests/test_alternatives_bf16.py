@@ -35,12 +35,12 @@ from tlmd.data.errors import BadInput
 from tlmd.data.model_spec import BF16, ModelSpec
 from tlmd.data.types import Task
 from tlmd.language.sentence import decode, encode
+from tlmd.lowering.alternatives import with_alternatives
+from tlmd.lowering.preparation import LoweredModel, lower_source, merged_tasks
 from tlmd.measure.verify import tolerance
 from tlmd.models.pytorch.torch_frontend import from_module
 from tlmd.space.space import TaskSpace
 from tlmd.space.target import has_bf16, resolve
-from tlmd.workloads.alternatives import with_alternatives
-from tlmd.workloads.preparation import LoweredModel, lower_source, merged_tasks
 
 INFO = native_by_vectors()
 OLDER = resolve('{"kind": "llvm", "mcpu": "haswell"}', 1)

@@ -14,10 +14,10 @@ from tlmd.alternatives.scheduling import block_names
 from tlmd.alternatives.transforms import PACKED
 from tlmd.data.model_spec import ModelSpec
 from tlmd.data.types import Task
+from tlmd.lowering.alternatives import with_alternatives
+from tlmd.lowering.preparation import lower_source
 from tlmd.models.pytorch.torch_frontend import from_module
 from tlmd.space.space import TaskSpace
-from tlmd.workloads.alternatives import with_alternatives
-from tlmd.workloads.preparation import lower_source
 
 WIDTH = 8  # a kernel divides it on every CPU
 

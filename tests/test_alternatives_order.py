@@ -9,10 +9,10 @@ import torch
 from torch import nn
 
 from tlmd.data.model_spec import ModelSpec
+from tlmd.lowering.alternatives import with_alternatives
+from tlmd.lowering.preparation import lower_source
 from tlmd.models.pytorch.torch_frontend import from_module
 from tlmd.space.target import resolve
-from tlmd.workloads.alternatives import with_alternatives
-from tlmd.workloads.preparation import lower_source
 
 TARGET = resolve(json.dumps({"kind": "llvm", "mcpu": "znver4", "num-cores": 1}))
 

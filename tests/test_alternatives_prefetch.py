@@ -21,11 +21,11 @@ from tlmd.alternatives.contraction import substituted
 from tlmd.alternatives.prefetch import with_prefetches
 from tlmd.data.model_spec import ModelSpec
 from tlmd.data.types import Task
+from tlmd.lowering.alternatives import with_alternatives
+from tlmd.lowering.preparation import lower_source
 from tlmd.models.pytorch.torch_frontend import from_module
 from tlmd.space.space import TaskSpace
 from tlmd.space.target import resolve, tvm_target, vector_unit
-from tlmd.workloads.alternatives import with_alternatives
-from tlmd.workloads.preparation import lower_source
 
 INFO = resolve("native")
 LANES = vector_unit(tvm_target(INFO)).lanes

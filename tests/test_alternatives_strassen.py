@@ -15,10 +15,10 @@ from tests.alternative_programs import AVX2, check_random_candidates, runnable
 from tlmd.alternatives.transforms import MULTIPLICATIONS, PACKED, transform
 from tlmd.data.model_spec import ModelSpec
 from tlmd.data.types import Task
+from tlmd.lowering.alternatives import with_alternatives
+from tlmd.lowering.preparation import lower_source
 from tlmd.models.pytorch.torch_frontend import from_module
 from tlmd.space.target import resolve, tvm_target, vector_unit
-from tlmd.workloads.alternatives import with_alternatives
-from tlmd.workloads.preparation import lower_source
 
 INFO = resolve("native")
 LANES = vector_unit(tvm_target(INFO)).lanes

@@ -24,10 +24,10 @@ from tlmd.alternatives.transforms import FILTERINGS, transform
 from tlmd.alternatives.winograd_tiles import MOST_COLUMNS, MOST_ROWS, Planes, arranged
 from tlmd.data.model_spec import ModelSpec
 from tlmd.data.types import Task
+from tlmd.lowering.alternatives import with_alternatives
+from tlmd.lowering.preparation import lower_source
 from tlmd.models.pytorch.torch_frontend import from_module
 from tlmd.space.space import TaskSpace
-from tlmd.workloads.alternatives import with_alternatives
-from tlmd.workloads.preparation import lower_source
 
 GOOD = {16: range(4, 9), 32: range(5, 15)}
 """Registers of a CPU -> rows of good kernels."""

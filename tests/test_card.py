@@ -19,12 +19,13 @@ from tlmd.data.config import SHIPPED
 from tlmd.data.model_spec import ModelSpec
 from tlmd.data.types import MeasureInput, Status
 from tlmd.generate.generator import Generator
+from tlmd.lowering import lowering
 from tlmd.measure.cores import card_cores
 from tlmd.measure.measurer import Measurer
 from tlmd.model import checkpoint
 from tlmd.models import frontends
 from tlmd.space import target as targets
-from tlmd.workloads import lowering, whole_model
+from tlmd.workloads import whole_model
 
 pytestmark = pytest.mark.skipif(not tvm.cuda(0).exist, reason="there is no card")
 

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from tests.fuzzing import damaged, few, one_line
 from tlmd.data.errors import BadInput
 from tlmd.data.model_spec import ModelSpec
+from tlmd.lowering import acceptance
 from tlmd.models import frontends
 from tlmd.space import target as targets
-from tlmd.workloads import acceptance
 
 pytestmark = pytest.mark.slow
 

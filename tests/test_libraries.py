@@ -16,11 +16,11 @@ from tlmd.client import libraries
 from tlmd.client.reports import Result
 from tlmd.data.model_spec import ModelSpec
 from tlmd.data.types import TargetInfo
+from tlmd.lowering.preparation import LoweredModel, lower_source
 from tlmd.models.pytorch import torch_frontend
 from tlmd.pipeline.task_state import TaskState
 from tlmd.space.target import resolve
 from tlmd.workloads import compiled_model, whole_model
-from tlmd.workloads.preparation import LoweredModel, lower_source
 
 
 def lowered_for(target: TargetInfo) -> LoweredModel:

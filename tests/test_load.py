@@ -15,9 +15,10 @@ import tvm
 import tlmd
 from tests import difficult_models
 from tlmd.data.errors import BadInput
+from tlmd.lowering import lowering
 from tlmd.models.pytorch import torch_frontend
 from tlmd.space import target as targets
-from tlmd.workloads import lowering, whole_model
+from tlmd.workloads import whole_model
 
 
 @pytest.fixture(scope="module")

@@ -17,10 +17,11 @@ from tlmd.client import libraries, model_choice
 from tlmd.client.libraries import TunedLibrary
 from tlmd.client.reports import Result, TaskResult
 from tlmd.data.model_spec import ModelSpec
+from tlmd.lowering import alternatives
+from tlmd.lowering.alternatives import with_alternatives
+from tlmd.lowering.preparation import LoweredModel, lower_source
 from tlmd.models.pytorch.torch_frontend import from_module
-from tlmd.workloads import alternatives, in_model, whole_model
-from tlmd.workloads.alternatives import with_alternatives
-from tlmd.workloads.preparation import LoweredModel, lower_source
+from tlmd.workloads import in_model, whole_model
 
 pytestmark = pytest.mark.slow
 

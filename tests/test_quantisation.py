@@ -23,12 +23,13 @@ from tlmd.alternatives.transforms import PACKED_INT8, transform
 from tlmd.data.errors import BadInput
 from tlmd.data.model_spec import INT8, ModelSpec
 from tlmd.language.sentence import decode, encode
+from tlmd.lowering import lowering
+from tlmd.lowering.acceptance import accept
+from tlmd.lowering.passes import quantisation, rewrites
+from tlmd.lowering.preparation import lower_source, merged_tasks
 from tlmd.models.frontends import load_model
 from tlmd.space.space import TaskSpace
 from tlmd.space.target import has_vnni, resolve, tvm_target
-from tlmd.workloads import lowering, quantisation, rewrites
-from tlmd.workloads.acceptance import accept
-from tlmd.workloads.preparation import lower_source, merged_tasks
 
 INFO = resolve("native", 1)
 OLDER = resolve('{"kind": "llvm", "mcpu": "haswell"}', 1)

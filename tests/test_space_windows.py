@@ -16,11 +16,11 @@ from tvm import te, topi
 
 from tlmd.alternatives.kernel import VectorUnit
 from tlmd.language.sentence import decode, encode
+from tlmd.lowering.identity import task_id
+from tlmd.lowering.lowering import as_task
 from tlmd.space import windows
 from tlmd.space.space import TaskSpace
 from tlmd.space.target import resolve, tvm_target
-from tlmd.workloads.identity import task_id
-from tlmd.workloads.lowering import as_task
 
 INFO = resolve("native")
 UNIT = VectorUnit(16)

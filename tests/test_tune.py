@@ -112,8 +112,8 @@ def test_the_database_schedules_the_model_in_plain_tvm(tuned: Run) -> None:
     from tvm import relax
     from tvm.s_tir import meta_schedule as ms
 
+    from tlmd.lowering import lowering
     from tlmd.models import frontends
-    from tlmd.workloads import lowering
 
     target = tvm.target.Target(json.loads(tuned.summary["target"]))
     source = frontends.load_model(endtoend.OTHER)

@@ -13,10 +13,10 @@ from tlmd.client import untuned_model
 from tlmd.client.reports import Result
 from tlmd.client.untuned_model import UntunedModel
 from tlmd.data.model_spec import ModelSpec
+from tlmd.lowering.preparation import LoweredModel, lower_source
 from tlmd.models import frontends
 from tlmd.space.target import resolve
 from tlmd.workloads import whole_model
-from tlmd.workloads.preparation import LoweredModel, lower_source
 
 _TARGET = resolve("native", 1)
 

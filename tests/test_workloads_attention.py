@@ -24,12 +24,12 @@ from tlmd.alternatives.contraction import DTYPE, long
 from tlmd.alternatives.softmax import power_of_two
 from tlmd.data.types import Task
 from tlmd.language.sentence import decode, encode
+from tlmd.lowering import lowering
+from tlmd.lowering.identity import task_id
+from tlmd.lowering.preparation import LoweredModel
 from tlmd.space.schedule import InvalidCandidate
 from tlmd.space.space import TaskSpace
 from tlmd.space.target import tvm_target, vector_unit
-from tlmd.workloads import lowering
-from tlmd.workloads.identity import task_id
-from tlmd.workloads.preparation import LoweredModel
 
 TARGET = tvm_target(INFO)
 LANES = vector_unit(TARGET).lanes

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tvm import relax
 
-from tlmd.workloads.columns import View, columns_of
-from tlmd.workloads.reshapes import static_shape
+from tlmd.lowering.passes.columns import View, columns_of
+from tlmd.lowering.passes.reshapes import static_shape
 
 extents = st.integers(1, 4)
 

@@ -10,10 +10,10 @@ from torch import nn
 from tvm import relax
 
 from tests.alternative_programs import native_by_vectors
+from tlmd.lowering import lowering
+from tlmd.lowering.alternatives import with_alternatives
 from tlmd.models.pytorch.torch_frontend import from_module
 from tlmd.space.target import tvm_target
-from tlmd.workloads import lowering
-from tlmd.workloads.alternatives import with_alternatives
 
 INFO = native_by_vectors()
 

@@ -17,10 +17,11 @@ from tests.lowered import INFO, error_of, lowered_module, task_names
 from tlmd.alternatives.kernel import VectorUnit
 from tlmd.data.types import TargetInfo
 from tlmd.language.sentence import decode, encode
+from tlmd.lowering import lowering
+from tlmd.lowering.passes import fuse_expansions
 from tlmd.space import expansions as sketches
 from tlmd.space.space import TaskSpace
 from tlmd.space.target import resolve, tvm_target
-from tlmd.workloads import expansions, lowering
 
 NARROW = resolve('{"kind":"llvm","mcpu":"x86-64-v3"}')
 LARGE = 64  # columns and rows of an image whose expansion to 64 channels has 1 MiB
@@ -85,7 +86,7 @@ def test_random_candidates_are_right_and_can_be_said(
 ) -> None:
     torch.manual_seed(seed)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(expansions, "_LEAST_BYTES", 1)
+        patch.setattr(fuse_expansions, "_LEAST_BYTES", 1)
         model, source = lowered_module(block.network(), (block.image,))
     (task,) = (task for task in model.tasks if task.name.count("conv2d") == 2)
     space = TaskSpace(replace(task, target=target))

@@ -19,10 +19,10 @@ from torch import nn
 
 from tlmd.data.errors import BadInput
 from tlmd.data.model_spec import ModelSpec, Shapes
+from tlmd.lowering import acceptance
 from tlmd.models.frontends import load_model
 from tlmd.models.sources import SourceModel
 from tlmd.space import target as targets
-from tlmd.workloads import acceptance
 
 
 class Small(nn.Module):

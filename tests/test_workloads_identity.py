@@ -7,7 +7,7 @@ import tvm
 import tvm_ffi
 from tvm.script import tirx as T
 
-from tlmd.workloads.identity import task_id
+from tlmd.lowering.identity import task_id
 
 
 @T.prim_func(s_tir=True)

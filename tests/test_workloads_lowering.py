@@ -14,12 +14,12 @@ from tvm import relax
 from tvm.s_tir import meta_schedule as ms
 
 from tlmd.data.types import Task
+from tlmd.lowering import lowering
 from tlmd.models.frontends import load_model
 from tlmd.models.pytorch.torch_frontend import from_module
 from tlmd.models.sources import SourceModel
 from tlmd.records import metaschedule
 from tlmd.space.target import resolve, tvm_target
-from tlmd.workloads import lowering
 
 INFO = resolve("native")
 TARGET = tvm_target(INFO)

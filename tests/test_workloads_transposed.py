@@ -13,15 +13,16 @@ from hypothesis import strategies as st
 from torch import nn
 from tvm import relax, te
 
-from tlmd.models.pytorch.torch_frontend import from_module
-from tlmd.space.target import resolve, tvm_target
-from tlmd.workloads import lowering, rewrites
-from tlmd.workloads.transposed_convolution import (
+from tlmd.lowering import lowering
+from tlmd.lowering.passes import rewrites
+from tlmd.lowering.passes.transposed_convolution import (
     Side,
     TransposedConvolutions,
     add_patches,
     as_convolution,
 )
+from tlmd.models.pytorch.torch_frontend import from_module
+from tlmd.space.target import resolve, tvm_target
 
 sides = st.builds(
     lambda stride, kernel, padding, inputs, extra: Side(

@@ -7,10 +7,10 @@ import zlib
 
 from tlmd.data import wire
 from tlmd.data.types import Task
+from tlmd.lowering import lowering
 from tlmd.models import frontends
 from tlmd.models.zoo.catalogue import zoo
 from tlmd.space import target as targets
-from tlmd.workloads import lowering
 
 from tests.test_zoo import FIXTURE  # isort: skip
 

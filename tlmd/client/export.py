@@ -16,6 +16,8 @@ from tlmd.client import libraries, model_choice, reports, untuned_model
 from tlmd.client.tune_result import TuneResult, check_out
 from tlmd.data.errors import BadInput, Failed
 from tlmd.data.types import TargetInfo, Task
+from tlmd.lowering import alternatives, lowering
+from tlmd.lowering.preparation import LoweredModel, lower_sets
 from tlmd.measure.cores import CARD, card_cores, plan_cores
 from tlmd.measure.peak import measure_roofline
 from tlmd.measure.program import traffic
@@ -25,8 +27,7 @@ from tlmd.records import job_specs
 from tlmd.records.job_specs import JobSpec
 from tlmd.records.store import RecordStore
 from tlmd.records.task_file import load_tasks
-from tlmd.workloads import alternatives, lowering, whole_model
-from tlmd.workloads.preparation import LoweredModel, lower_sets
+from tlmd.workloads import whole_model
 
 _SLOWED = 1.15  # times the reference kernel's time of a quiet machine
 

@@ -18,12 +18,12 @@ from tlmd.data.types import (
     Writer,
     content_hash,
 )
+from tlmd.lowering import identity, lowering
 from tlmd.records import metaschedule
 from tlmd.records.store import RecordStore
 from tlmd.space import target as targets
 from tlmd.space.importing import candidate_of
 from tlmd.space.space import TaskSpace, module_hash
-from tlmd.workloads import identity, lowering
 
 DATASET = (".msgpack", ".msgpack.gz", ".msgpack.xz")
 """Any other path is a directory with a MetaSchedule database."""

@@ -10,11 +10,12 @@ from typing import Any
 from tlmd.client import reports
 from tlmd.data.errors import Failed
 from tlmd.data.types import Record, TargetInfo, Task
+from tlmd.lowering import alternatives, lowering
+from tlmd.lowering.preparation import LoweredModel
 from tlmd.records import metaschedule
 from tlmd.space import target as targets
 from tlmd.space.space import TaskSpace
-from tlmd.workloads import alternatives, lowering, whole_model
-from tlmd.workloads.preparation import LoweredModel
+from tlmd.workloads import whole_model
 
 
 @dataclass(frozen=True)

@@ -61,9 +61,9 @@ def handle(channel: Channel) -> None:
     request = wire.unpack(AcceptRequest, message[1])
     if request.is_slot_busy:
         _leave_run_cores(request.build)
+    from tlmd.lowering import acceptance
     from tlmd.space import host_cpu
     from tlmd.space import target as targets
-    from tlmd.workloads import acceptance
 
     target = targets.resolve(request.target, len(request.run))
     if request.tasks:  # they are to be measured

@@ -17,8 +17,9 @@ from tlmd.client import libraries
 from tlmd.client.libraries import TunedLibrary
 from tlmd.client.reports import Result
 from tlmd.data.errors import Failed
-from tlmd.workloads import alternatives, in_model
-from tlmd.workloads.preparation import LoweredModel
+from tlmd.lowering import alternatives
+from tlmd.lowering.preparation import LoweredModel
+from tlmd.workloads import in_model
 
 _log = logging.getLogger("tlmd.export")
 _CLEARLY = 0.99  # of the time of the other one

@@ -13,9 +13,10 @@ from pathlib import Path
 
 from tlmd.client import reports
 from tlmd.data.types import TargetInfo
+from tlmd.lowering import lowering
+from tlmd.lowering.preparation import LoweredModel
 from tlmd.space import target as targets
-from tlmd.workloads import lowering, whole_model
-from tlmd.workloads.preparation import LoweredModel
+from tlmd.workloads import whole_model
 
 _LONGEST_MS = 5_000.0
 

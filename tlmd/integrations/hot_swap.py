@@ -21,6 +21,9 @@ from tlmd.data.errors import BadInput, TlmdError
 from tlmd.data.types import JobState, Task
 from tlmd.integrations.graph_options import GraphOptions
 from tlmd.integrations.programs import ProgramSource
+from tlmd.lowering import acceptance
+from tlmd.lowering.alternatives import check_precision
+from tlmd.lowering.preparation import lower_source, merged_tasks
 from tlmd.measure.cores import plan_slots
 from tlmd.measure.slot_lock import Calls
 from tlmd.models.pytorch import torch_frontend
@@ -28,10 +31,7 @@ from tlmd.models.pytorch.operators import NotConvertible
 from tlmd.models.pytorch.tensors import to_numpy
 from tlmd.records.task_file import save_tasks
 from tlmd.space import target as targets
-from tlmd.workloads import acceptance
-from tlmd.workloads.alternatives import check_precision
 from tlmd.workloads.compiled_model import use_threads
-from tlmd.workloads.preparation import lower_source, merged_tasks
 
 _log = logging.getLogger("tlmd.integrations")
 _POLL_S = 2.0

@@ -20,11 +20,11 @@ from tvm.s_tir import meta_schedule as ms
 from tlmd.data.config import SHIPPED, GenerateConfig
 from tlmd.data.types import Candidate, Outcome, Proposal, Record, Status, Task
 from tlmd.generate.generator import Generator
+from tlmd.lowering.identity import task_id
 from tlmd.model import checkpoint as checkpoints
 from tlmd.model.threads import one_thread
 from tlmd.space import target as targets
 from tlmd.space.cache import SpaceCache
-from tlmd.workloads.identity import task_id
 
 _loaded: dict[str, checkpoints.Checkpoint] = {}
 

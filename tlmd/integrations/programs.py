@@ -13,16 +13,16 @@ from tvm.s_tir import meta_schedule as ms
 
 from tlmd.data.errors import TlmdError
 from tlmd.data.types import Candidate, Proposal, Record, TargetInfo, Task
+from tlmd.lowering import lowering
+from tlmd.lowering.alternatives import substitute, with_alternatives
+from tlmd.lowering.preparation import LoweredModel
 from tlmd.model.threads import one_thread
 from tlmd.records import metaschedule
 from tlmd.records.store import RecordStore
 from tlmd.space import target as targets
 from tlmd.space.space import TaskSpace
-from tlmd.workloads import lowering
-from tlmd.workloads.alternatives import substitute, with_alternatives
 from tlmd.workloads.compiled_model import Library
 from tlmd.workloads.huge_pages import in_huge_pages
-from tlmd.workloads.preparation import LoweredModel
 
 _GUESSED_S = 1.0  # the time of a program that was not measured: any record is better
 

@@ -153,8 +153,8 @@ def workload_tasks(
     workload: Workload, target_info: TargetInfo, *, restructure: bool = True
 ) -> list[Task]:
     """The tasks of one zoo network at one input shape; `restructure` as in `lowering.lower`."""
+    from tlmd.lowering import lowering
     from tlmd.space.target import tvm_target
-    from tlmd.workloads import lowering
 
     module, target = _load(workload).module, tvm_target(target_info)
     lowered = lowering.lower(module, target, restructure=restructure)

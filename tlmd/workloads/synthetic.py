@@ -59,9 +59,9 @@ class _Operators(nn.Module):
 
 
 def _tasks(operators: list[Operator], target_info: TargetInfo) -> list[Task]:
+    from tlmd.lowering import lowering
     from tlmd.models.pytorch.torch_frontend import from_module
     from tlmd.space.target import tvm_target
-    from tlmd.workloads import lowering
 
     module = _Operators(operators).to_empty(device="cpu").eval().requires_grad_(False)
     for parameter in module.parameters():

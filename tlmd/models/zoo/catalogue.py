@@ -27,7 +27,7 @@ class ZooEntry:
     name: str
 
     builder: str
-    """``module:function`` in `tlmd.workloads`."""
+    """``module:function`` in `tlmd.models.zoo`."""
 
     shape: Shape
     """Default shape of the input."""

@@ -15,7 +15,7 @@ from tvm import relax, tirx
 from tvm.ir import GenericConst
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from tlmd.workloads.rewrites import dtype_of, op_name
+from tlmd.lowering.passes.rewrites import dtype_of, op_name
 
 _NUMPY = {"float16", "float32", "float64", "int8", "uint8", "int32", "int64", "bool"}
 _UNARY = {

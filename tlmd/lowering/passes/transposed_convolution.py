@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 from tvm import relax, te, tirx
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from tlmd.workloads.reshapes import static_shape
-from tlmd.workloads.rewrites import has_constant_weights, op_name
+from tlmd.lowering.passes.reshapes import static_shape
+from tlmd.lowering.passes.rewrites import has_constant_weights, op_name
 
 _PATCHES_BYTES = 4 << 20  # more than a core's caches hold
 

@@ -20,7 +20,7 @@ from tvm.relax import transform
 from tvm.s_tir import SBlockRealize
 from tvm_ffi import structural_walk
 
-from tlmd.workloads.rewrites import op_name
+from tlmd.lowering.passes.rewrites import op_name
 
 _MOST_CONDITIONS = 64
 """Of one element. To apply a candidate with 88 takes TVM 0.8 s, one with 198 takes 9 s."""

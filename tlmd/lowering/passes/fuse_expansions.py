@@ -16,7 +16,7 @@ from tvm import relax
 from tvm.ir import IRModule
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from tlmd.workloads import rewrites
+from tlmd.lowering.passes import rewrites
 
 _LEAST_BYTES = 1 << 20
 """Of the expansion's result. Smaller ones stay in the caches of a core."""

@@ -8,9 +8,9 @@ from typing import Any
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from tlmd.workloads.attention_pattern import AttentionPattern, FoundAttention
-from tlmd.workloads.columns import View
-from tlmd.workloads.reshapes import static_shape
+from tlmd.lowering.passes.attention_pattern import AttentionPattern, FoundAttention
+from tlmd.lowering.passes.columns import View
+from tlmd.lowering.passes.reshapes import static_shape
 
 _OPAQUE = 8  # op_pattern: nothing is fused with it
 ORIGIN = "tlmd.attention"

@@ -16,12 +16,13 @@ import numpy as np
 from tlmd.data.errors import BadInput, Failed, TlmdError
 from tlmd.data.model_spec import ModelSpec
 from tlmd.data.types import TargetInfo, Task
+from tlmd.lowering import lowering, quick_schedule
+from tlmd.lowering.passes import quantisation
+from tlmd.lowering.preparation import LoweredModel, lower_source, merged_tasks
 from tlmd.models import frontends
 from tlmd.models.sources import SourceModel, first_line
 from tlmd.space import host_cpu
 from tlmd.space import target as targets
-from tlmd.workloads import lowering, quantisation, quick_schedule
-from tlmd.workloads.preparation import LoweredModel, lower_source, merged_tasks
 
 _TOLERANCE = {"float64": 1e-3, "float32": 1e-3, "float16": 2e-2, "bfloat16": 6e-2}
 _COARSE = 0.3  # of the formats with fewer bits

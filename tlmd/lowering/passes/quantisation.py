@@ -20,8 +20,8 @@ from tvm import relax
 from tvm.ir import GenericConst
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from tlmd.workloads.reshapes import order_of
-from tlmd.workloads.rewrites import dtype_of, op_name
+from tlmd.lowering.passes.reshapes import order_of
+from tlmd.lowering.passes.rewrites import dtype_of, op_name
 
 _QUANTIZE, _DEQUANTIZE = "relax.quantize", "relax.dequantize"
 _POOL = "relax.nn.max_pool2d"

@@ -20,17 +20,17 @@ from tvm.s_tir.analysis import estimate_tir_flops
 
 from tlmd.alternatives.prefetch import with_prefetches
 from tlmd.data.types import TargetInfo, Task
+from tlmd.lowering.identity import task_id
+from tlmd.lowering.passes import fusion, reshapes, rewrites
+from tlmd.lowering.passes.convolution_1d import SingleRows
+from tlmd.lowering.passes.fuse_attention import ORIGIN, FuseAttention
+from tlmd.lowering.passes.fuse_expansions import join_expansions
+from tlmd.lowering.passes.legalisation import own_loops
+from tlmd.lowering.passes.padding import FoldPadding
+from tlmd.lowering.passes.projections import CombineProjections
+from tlmd.lowering.passes.quantisation import IntegerProducts, SpellOutScales
+from tlmd.lowering.passes.transposed_convolution import TransposedConvolutions
 from tlmd.space import gpu_default
-from tlmd.workloads import fusion, reshapes, rewrites
-from tlmd.workloads.attention import ORIGIN, FuseAttention
-from tlmd.workloads.convolution_1d import SingleRows
-from tlmd.workloads.expansions import join_expansions
-from tlmd.workloads.identity import task_id
-from tlmd.workloads.legalisation import own_loops
-from tlmd.workloads.padding import FoldPadding
-from tlmd.workloads.projections import CombineProjections
-from tlmd.workloads.quantisation import IntegerProducts, SpellOutScales
-from tlmd.workloads.transposed_convolution import TransposedConvolutions
 
 # Channels last: the innermost loop then runs over contiguous channels for all image sizes.
 # Transposed convolutions are listed because TVM would otherwise give them channels last, for which

@@ -15,9 +15,9 @@ from tvm import relax
 from tvm.ir import GenericConst
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from tlmd.workloads.attention_pattern import AttentionPattern
-from tlmd.workloads.reshapes import static_shape
-from tlmd.workloads.rewrites import dtype_of, op_name
+from tlmd.lowering.passes.attention_pattern import AttentionPattern
+from tlmd.lowering.passes.reshapes import static_shape
+from tlmd.lowering.passes.rewrites import dtype_of, op_name
 
 _MOST_OPERATORS = 24  # between a projection and its attention; rotary embedding has ten
 

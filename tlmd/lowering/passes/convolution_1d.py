@@ -10,8 +10,8 @@ from typing import Any
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from tlmd.workloads.reshapes import static_shape
-from tlmd.workloads.rewrites import has_constant_weights, op_name
+from tlmd.lowering.passes.reshapes import static_shape
+from tlmd.lowering.passes.rewrites import has_constant_weights, op_name
 
 
 @mutator

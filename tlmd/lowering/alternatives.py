@@ -31,9 +31,10 @@ from tlmd.alternatives.winograd import winograd
 from tlmd.data.errors import BadInput
 from tlmd.data.model_spec import BF16, FP32, INT8
 from tlmd.data.types import TargetInfo, Task
+from tlmd.lowering import lowering
+from tlmd.lowering.identity import task_id
+from tlmd.lowering.passes import rewrites
 from tlmd.space.target import has_amx, has_bf16, has_vnni, tvm_target, vector_unit
-from tlmd.workloads import lowering, rewrites
-from tlmd.workloads.identity import task_id
 
 _WORTH_TRYING = 1.5  # times the least work of a group
 _SHORT = {BF16: [PACKED_BF16], INT8: [PACKED_INT8]}

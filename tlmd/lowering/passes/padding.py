@@ -12,7 +12,7 @@ from typing import Any
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from tlmd.workloads.rewrites import op_name
+from tlmd.lowering.passes.rewrites import op_name
 
 _LAYOUTS = ("data_layout", "kernel_layout", "out_layout")
 _CONVOLUTIONS: dict[str, Any] = {

@@ -19,8 +19,8 @@ from tvm import relax
 from tvm.ir import GenericConst
 
 from tlmd.alternatives.attention_operand import Operand
-from tlmd.workloads.reshapes import order_of, static_shape
-from tlmd.workloads.rewrites import factor_of, op_name
+from tlmd.lowering.passes.reshapes import order_of, static_shape
+from tlmd.lowering.passes.rewrites import factor_of, op_name
 
 Places = NDArray[np.int64]
 """For each element, its place in the flat matrix."""

@@ -16,10 +16,10 @@ from tvm.ir import GenericConst
 
 from tlmd.alternatives.attention import Attention
 from tlmd.alternatives.attention_operand import Operand
+from tlmd.lowering.passes.columns import View, columns_of
+from tlmd.lowering.passes.reshapes import order_of, static_shape
+from tlmd.lowering.passes.rewrites import dtype_of, factor_of, op_name, uses_of
 from tlmd.space.target import vector_unit
-from tlmd.workloads.columns import View, columns_of
-from tlmd.workloads.reshapes import order_of, static_shape
-from tlmd.workloads.rewrites import dtype_of, factor_of, op_name, uses_of
 
 _RANK = 4  # images, heads, rows, elements of a head
 _WITHOUT_KEYS = (

@@ -9,10 +9,11 @@ from typing import Any
 from tlmd.data.errors import BadInput, Failed
 from tlmd.data.model_spec import INT8, ModelSpec
 from tlmd.data.types import TargetInfo, Task
+from tlmd.lowering import lowering
+from tlmd.lowering.alternatives import with_alternatives
+from tlmd.lowering.passes import quantisation
 from tlmd.models import frontends
 from tlmd.space import target as targets
-from tlmd.workloads import lowering, quantisation
-from tlmd.workloads.alternatives import with_alternatives
 
 
 @dataclass
