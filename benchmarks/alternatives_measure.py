@@ -1,7 +1,7 @@
 """Measure programs by tlmd's own rules, of synthetic tasks: what the cost model learns of them.
 
 `python -m benchmarks.alternatives_measure --state DIR --out FILE [--groups 150] [--candidates 32]`
-draws single operators (`tlmd.workloads.synthetic`, with a seed of their own) and measures
+draws single operators (`tlmd.corpus.synthetic`, with a seed of their own) and measures
 candidates of all their alternatives (`--only PREFIX`: of some): three fifths picked by the shipped
 checkpoint, a fifth near the best programs so far, a fifth random. The direct programs are left to
 `tlmd train`, but for those that have the sketch of `tlmd.space.windows`: `--windows FILE` measures
@@ -78,7 +78,7 @@ def _windows(target: TargetInfo, groups: int, path: Path) -> list[Task]:
 
 def _joined(target: TargetInfo, groups: int, seed: int) -> list[Task]:
     """Half of the tasks attention, half of them expansions with their depthwise convolutions."""
-    from tlmd.workloads.synthetic_operators import JOINED
+    from tlmd.corpus.synthetic_operators import JOINED
 
     found: dict[bool, list[Task]] = {True: [], False: []}
     for task in _synthetic(target, groups, seed, JOINED):
@@ -93,8 +93,8 @@ def _alternatives(
     target: TargetInfo, groups: int, seed: int, only: str, seldom: bool
 ) -> list[Task]:
     """The alternatives of as many operators that have any, with names that begin with `only`."""
+    from tlmd.corpus.synthetic_operators import SELDOM, USUAL
     from tlmd.lowering.alternatives import with_alternatives
-    from tlmd.workloads.synthetic_operators import SELDOM, USUAL
 
     found: list[Task] = []
     for task in _synthetic(target, groups, seed, SELDOM if seldom else USUAL):
@@ -109,8 +109,8 @@ def _synthetic(
     target: TargetInfo, groups: int, seed: int, shares: Sequence[float]
 ) -> Iterator[Task]:
     """Many more tasks than groups, because only some of them are suitable."""
-    from tlmd.workloads.corpus import held_out_ids
-    from tlmd.workloads.synthetic import synthetic_tasks
+    from tlmd.corpus.corpus import held_out_ids
+    from tlmd.corpus.synthetic import synthetic_tasks
 
     for portion in synthetic_tasks(target, held_out_ids(target), 10 * groups, seed, shares):
         yield from portion

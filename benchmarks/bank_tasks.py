@@ -89,9 +89,9 @@ def bank_tasks(target: Any) -> list[Task]:
 
 def bank_alternatives(target: Any) -> list[Task]:
     """The alternatives of the tasks in the bank, attention of four networks, expansions of one."""
+    from tlmd.corpus.corpus import workload_tasks
     from tlmd.lowering.alternatives import with_alternatives
     from tlmd.records.dataset import read_dataset
-    from tlmd.workloads.corpus import workload_tasks
 
     kept = [replace(task, target=target) for task in read_dataset(BANK).tasks]
     attentions = [

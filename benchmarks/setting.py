@@ -14,6 +14,7 @@ import torch
 import tvm
 from tvm import te, topi
 
+from tlmd.corpus.corpus import workload_tasks
 from tlmd.data.config import SHIPPED
 from tlmd.data.errors import BadInput
 from tlmd.data.types import Candidate, TargetInfo, Task
@@ -23,7 +24,6 @@ from tlmd.model import network
 from tlmd.model.checkpoint import Checkpoint
 from tlmd.model.cost_model import CostModel
 from tlmd.space.space import InvalidCandidate, TaskSpace, module_hash
-from tlmd.workloads.corpus import workload_tasks
 
 
 def tasks(target: TargetInfo) -> list[Task]:

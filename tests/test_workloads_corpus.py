@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from tlmd.corpus import corpus
 from tlmd.data.errors import BadInput
 from tlmd.data.types import TargetInfo
 from tlmd.models.zoo.catalogue import zoo
 from tlmd.records.task_file import load_tasks, read_tasks, save_tasks
-from tlmd.workloads import corpus
 
 NAMES = {
     *("resnet18", "resnet50", "resnext50", "wide-resnet50", "resnet3d18", "densenet121", "vgg16"),
@@ -27,7 +27,8 @@ INFO = TargetInfo(
 
 def test_names_are_listed_without_torch_and_tvm() -> None:
     code = (
-        "import sys; from tlmd.workloads import corpus, zoo; assert len(zoo.zoo()) > 20; "
+        "import sys; from tlmd.corpus import corpus; from tlmd.models.zoo.catalogue import zoo; "
+        "assert len(zoo()) > 20; "
         "assert corpus.training_corpus(); bad = {'torch', 'tvm', 'ray'} & set(sys.modules); "
         "assert not bad, bad"
     )

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import pytest
 
+from tlmd.corpus import synthetic
+from tlmd.corpus.synthetic_operators import JOINED, SELDOM, USUAL
 from tlmd.data.types import Task
 from tlmd.space.space import TaskSpace
 from tlmd.space.target import resolve
-from tlmd.workloads import synthetic
-from tlmd.workloads.synthetic_operators import JOINED, SELDOM, USUAL
 
 
 def _portion(excluded: set[str], shares: Sequence[float] = USUAL) -> list[Task]:

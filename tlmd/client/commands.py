@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from tlmd.client import arguments
+from tlmd.corpus.corpus import CORPORA
 from tlmd.data.errors import BadInput
-from tlmd.workloads.corpus import CORPORA
 
 Common = Callable[[argparse.ArgumentParser], None]
 _FOLLOW_S = 0.3

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from tlmd.corpus.corpus import CORPORA, held_out_ids, training_tasks
 from tlmd.data import wire
 from tlmd.data.config import CheckConfig
 from tlmd.data.errors import BadInput, Failed
@@ -20,7 +21,6 @@ from tlmd.data.model_spec import ModelSpec
 from tlmd.data.types import TargetInfo, Task
 from tlmd.processes.guarded_child import STAGE, Channel, GuardedChild, serve
 from tlmd.records.task_file import load_tasks, read_tasks, save_tasks
-from tlmd.workloads.corpus import CORPORA, held_out_ids, training_tasks
 
 
 @dataclass(frozen=True)
@@ -117,8 +117,8 @@ def _portions(name: str, target: TargetInfo) -> Iterator[list[Task]]:
     if name == "paper":
         yield from ([task] for task in training_tasks(target))
         return
-    from tlmd.workloads.synthetic import synthetic_tasks
-    from tlmd.workloads.synthetic_operators import SELDOM, USUAL
+    from tlmd.corpus.synthetic import synthetic_tasks
+    from tlmd.corpus.synthetic_operators import SELDOM, USUAL
 
     seed, shares = (1, SELDOM) if name == "seldom" else (0, USUAL)
     yield from synthetic_tasks(target, held_out_ids(target), seed=seed, shares=shares)

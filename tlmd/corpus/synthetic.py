@@ -8,8 +8,8 @@ from collections.abc import Collection, Iterator, Sequence
 import torch
 from torch import Tensor, nn
 
+from tlmd.corpus.synthetic_operators import USUAL, Operator, draw
 from tlmd.data.types import TargetInfo, Task
-from tlmd.workloads.synthetic_operators import USUAL, Operator, draw
 
 _PER_MODULE = 24  # operators that are lowered together
 _LEAST_FLOPS, _MOST_FLOPS = 5e4, 4e8
