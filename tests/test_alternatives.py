@@ -20,7 +20,7 @@ from torch import nn
 from tvm import relax
 
 from tests.alternative_programs import direct_outputs, native_by_vectors, run
-from tlmd.alternatives.packed import GROUPED
+from tlmd.alternatives.packed.packed import GROUPED
 from tlmd.alternatives.transforms import FILTERINGS, PACKED
 from tlmd.data.config import MeasureConfig
 from tlmd.data.model_spec import ModelSpec

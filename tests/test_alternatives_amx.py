@@ -31,13 +31,14 @@ from tests.alternative_programs import (
     direct_outputs,
     run,
 )
-from tlmd.alternatives import amx, amx_code, amx_packed, bfloat16
+from tlmd.alternatives.amx import amx, amx_code, amx_packed
 from tlmd.alternatives.contraction import substituted
 from tlmd.alternatives.kernel import multiple
 from tlmd.alternatives.prefetch import with_prefetches
 from tlmd.alternatives.product_loops import built_loops, find
 from tlmd.alternatives.transforms import AMX_BF16, AMX_INT8, AMX_PARTS, transform
-from tlmd.alternatives.words import registration
+from tlmd.alternatives.words import bfloat16
+from tlmd.alternatives.words.words import registration
 from tlmd.data.model_spec import BF16, FP32, INT8, ModelSpec
 from tlmd.data.types import TargetInfo, Task
 from tlmd.lowering.alternatives import with_alternatives

@@ -12,8 +12,8 @@ from torch import nn
 from tvm import tirx
 
 from tests.alternative_programs import built, direct_outputs, run
-from tlmd.alternatives import amx_code
-from tlmd.alternatives.amx_calls import THREADS
+from tlmd.alternatives.amx import amx_code
+from tlmd.alternatives.amx.amx_calls import THREADS
 from tlmd.alternatives.transforms import AMX_PARTS
 from tlmd.data.model_spec import ModelSpec
 from tlmd.data.types import Task

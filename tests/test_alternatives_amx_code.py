@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tlmd.alternatives import amx, amx_code
+from tlmd.alternatives.amx import amx, amx_code
 
 TILES = [(1, 1), (1, 2), (1, 3), (1, 4), (2, 1), (2, 2), (4, 1)]
 kernels = st.builds(

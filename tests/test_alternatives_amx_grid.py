@@ -23,10 +23,10 @@ from tests.alternative_programs import (
     direct_outputs,
     run,
 )
-from tlmd.alternatives import amx_grid, amx_lines, amx_packed
-from tlmd.alternatives.amx_code import INT8
+from tlmd.alternatives.amx import amx_grid, amx_lines, amx_packed
+from tlmd.alternatives.amx.amx_code import INT8
+from tlmd.alternatives.amx.tile_rows import tile_rows
 from tlmd.alternatives.implementation import Implementation
-from tlmd.alternatives.tile_rows import tile_rows
 from tlmd.alternatives.transforms import AMX_BF16, AMX_INT8, AMX_PARTS, transform
 from tlmd.data.model_spec import ModelSpec
 from tlmd.data.types import Task

@@ -17,9 +17,9 @@ from tests.alternative_programs import (
     direct_outputs,
     run,
 )
-from tlmd.alternatives import attention, attention_amx
-from tlmd.alternatives.attention import Attention
-from tlmd.alternatives.attention_short import unit_attention
+from tlmd.alternatives.attention import attention, attention_amx
+from tlmd.alternatives.attention.attention import Attention
+from tlmd.alternatives.attention.attention_short import unit_attention
 from tlmd.alternatives.implementation import DIRECT, Implementation
 from tlmd.alternatives.transforms import AMX_BF16, AMX_PARTS, MULTIPLIED
 from tlmd.data.model_spec import BF16, FP32, ModelSpec

@@ -21,8 +21,8 @@ from torch import nn
 from tvm import te
 
 from tests.alternative_programs import direct_outputs, native_by_vectors, run
-from tlmd.alternatives import bfloat16, softmax
-from tlmd.alternatives.packed import WORDS
+from tlmd.alternatives.attention import softmax
+from tlmd.alternatives.packed.packed import WORDS
 from tlmd.alternatives.transforms import (
     ATTENTION_BF16,
     MULTIPLIED,
@@ -30,7 +30,8 @@ from tlmd.alternatives.transforms import (
     PACKED_BF16,
     transform,
 )
-from tlmd.alternatives.words import registration
+from tlmd.alternatives.words import bfloat16
+from tlmd.alternatives.words.words import registration
 from tlmd.data.errors import BadInput
 from tlmd.data.model_spec import BF16, ModelSpec
 from tlmd.data.types import Task

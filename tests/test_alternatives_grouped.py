@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from tests.alternative_programs import AVX2, check_random_candidates, runnable
-from tlmd.alternatives.packed import GROUPED
+from tlmd.alternatives.packed.packed import GROUPED
 from tlmd.alternatives.scheduling import block_names
 from tlmd.alternatives.transforms import PACKED
 from tlmd.data.model_spec import ModelSpec

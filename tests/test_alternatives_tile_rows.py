@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tlmd.alternatives.amx.tile_rows import padded_rows
 from tlmd.alternatives.kernel import multiple
-from tlmd.alternatives.tile_rows import padded_rows
 
 
 @given(st.integers(1, 10_000))

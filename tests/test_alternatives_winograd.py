@@ -21,7 +21,7 @@ from tests.alternative_programs import (
 from tlmd.alternatives.groups import Blocks
 from tlmd.alternatives.kernel import VectorUnit
 from tlmd.alternatives.transforms import FILTERINGS, transform
-from tlmd.alternatives.winograd_tiles import MOST_COLUMNS, MOST_ROWS, Planes, arranged
+from tlmd.alternatives.winograd.winograd_tiles import MOST_COLUMNS, MOST_ROWS, Planes, arranged
 from tlmd.data.model_spec import ModelSpec
 from tlmd.data.types import Task
 from tlmd.lowering.alternatives import with_alternatives

@@ -18,8 +18,8 @@ from tvm import relax, te
 
 from benchmarks import onnx_models
 from tests.alternative_programs import direct_outputs, run
-from tlmd.alternatives import int8
 from tlmd.alternatives.transforms import PACKED_INT8, transform
+from tlmd.alternatives.words import int8
 from tlmd.data.errors import BadInput
 from tlmd.data.model_spec import INT8, ModelSpec
 from tlmd.language.sentence import decode, encode

@@ -18,10 +18,10 @@ from tvm import te
 from tvm.s_tir import Schedule
 
 from tests.lowered import INFO, error_of, lowered_module, task_names
-from tlmd.alternatives.attention import Attention
-from tlmd.alternatives.attention_operand import Operand
+from tlmd.alternatives.attention.attention import Attention
+from tlmd.alternatives.attention.attention_operand import Operand
+from tlmd.alternatives.attention.softmax import power_of_two
 from tlmd.alternatives.contraction import DTYPE, long
-from tlmd.alternatives.softmax import power_of_two
 from tlmd.data.types import Task
 from tlmd.language.sentence import decode, encode
 from tlmd.lowering import lowering

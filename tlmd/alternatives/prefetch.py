@@ -22,7 +22,8 @@ import tvm_ffi
 from tvm import tirx
 from tvm.ir import IRModule
 
-from tlmd.alternatives import amx_calls
+from tlmd.alternatives.alternative_sketches import PRODUCTS
+from tlmd.alternatives.amx import amx_calls
 from tlmd.alternatives.contraction import flattened, substituted, unflattened
 from tlmd.alternatives.product_loops import (
     IMPORT,
@@ -34,7 +35,6 @@ from tlmd.alternatives.product_loops import (
     following,
     replaced,
 )
-from tlmd.alternatives.sketches import PRODUCTS
 
 _ELEMENT_BYTES, _MOST_BYTES = 4, 1 << 20
 """Of a weight, and of the weights of a panel: more do not stay in the second-level cache."""

@@ -12,7 +12,7 @@ from tlmd.alternatives.contraction import flattened
 from tlmd.alternatives.implementation import SPATIAL
 from tlmd.alternatives.kernel import VectorUnit
 from tlmd.alternatives.product_loops import IMPORT
-from tlmd.alternatives.words import Words
+from tlmd.alternatives.words.words import Words
 
 
 @dataclass

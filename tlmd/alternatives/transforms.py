@@ -15,7 +15,7 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-from tlmd.alternatives.tile_rows import TileRows, tile_rows
+from tlmd.alternatives.amx.tile_rows import TileRows, tile_rows
 
 Matrix = NDArray[np.float64]
 

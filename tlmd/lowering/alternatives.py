@@ -12,12 +12,12 @@ from tvm import relax
 from tvm.ir import GenericConst, IRModule
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from tlmd.alternatives import amx_code, amx_packed
-from tlmd.alternatives.attention import Attention
-from tlmd.alternatives.attention_short import short_attention, unit_attention
+from tlmd.alternatives.amx import amx_code, amx_packed
+from tlmd.alternatives.attention.attention import Attention
+from tlmd.alternatives.attention.attention_short import short_attention, unit_attention
 from tlmd.alternatives.implementation import DIRECT, PER_WEIGHT, Implementation
-from tlmd.alternatives.packed import packed
-from tlmd.alternatives.strassen import strassen
+from tlmd.alternatives.packed.packed import packed
+from tlmd.alternatives.strassen.strassen import strassen
 from tlmd.alternatives.transforms import (
     AMX_BF16,
     AMX_INT8,
@@ -27,7 +27,7 @@ from tlmd.alternatives.transforms import (
     PACKED_INT8,
     transform,
 )
-from tlmd.alternatives.winograd import winograd
+from tlmd.alternatives.winograd.winograd import winograd
 from tlmd.data.errors import BadInput
 from tlmd.data.model_spec import BF16, FP32, INT8
 from tlmd.data.types import TargetInfo, Task

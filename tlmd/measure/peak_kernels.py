@@ -9,8 +9,9 @@ import numpy as np
 import tvm
 from tvm.script import from_source, tirx
 
-from tlmd.alternatives import amx_code, bfloat16
+from tlmd.alternatives.amx import amx_code
 from tlmd.alternatives.transforms import PARTS
+from tlmd.alternatives.words import bfloat16
 from tlmd.data.types import TargetInfo
 from tlmd.measure.cores import spread, threads
 from tlmd.space.target import has_amx, has_bf16, has_vnni

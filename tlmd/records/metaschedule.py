@@ -13,8 +13,8 @@ import tvm
 from tvm.s_tir import Schedule, Trace
 from tvm.s_tir import meta_schedule as ms
 
-from tlmd.alternatives.intrinsics import named, register_named
-from tlmd.alternatives.words import registration
+from tlmd.alternatives.named_intrinsics import named, register_named
+from tlmd.alternatives.words.words import registration
 from tlmd.data.errors import BadInput, Failed
 from tlmd.data.types import Task
 

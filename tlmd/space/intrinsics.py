@@ -14,7 +14,7 @@ from pathlib import Path
 
 import tvm
 
-from tlmd.alternatives.packed import WORDS
+from tlmd.alternatives.packed.packed import WORDS
 
 _PACKAGE = "tvm.s_tir.tensor_intrin"
 _SUBMODULES = {

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tlmd.alternatives.sketches import PRODUCTS
+from tlmd.alternatives.alternative_sketches import PRODUCTS
 from tlmd.data.computation import Computation, DecisionKind, FactorLimit, OpenDecision
 from tlmd.data.types import TargetInfo
 from tlmd.space.target import tvm_target, vector_unit

@@ -10,8 +10,8 @@ import tvm
 from tvm.s_tir import Schedule, Trace
 from tvm.s_tir import meta_schedule as ms
 
-from tlmd.alternatives.intrinsics import register_named
-from tlmd.alternatives.sketches import sketches
+from tlmd.alternatives.alternative_sketches import sketches
+from tlmd.alternatives.named_intrinsics import register_named
 from tlmd.data.types import TargetInfo
 from tlmd.space import expansions, intrinsics, rules, transposition, windows
 from tlmd.space.sketches import instructions

@@ -12,9 +12,10 @@ from typing import Any
 import tvm
 from tvm.target import codegen
 
-from tlmd.alternatives import amx, bfloat16, int8
-from tlmd.alternatives.amx_code import BF16
+from tlmd.alternatives.amx import amx
+from tlmd.alternatives.amx.amx_code import BF16
 from tlmd.alternatives.kernel import VectorUnit
+from tlmd.alternatives.words import bfloat16, int8
 from tlmd.data.errors import BadInput
 from tlmd.data.types import TargetInfo, content_hash
 from tlmd.space.system_cpu import cpu_model, flags, may_use_matrix_unit

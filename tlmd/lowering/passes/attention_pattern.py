@@ -14,8 +14,8 @@ import tvm
 from tvm import relax
 from tvm.ir import GenericConst
 
-from tlmd.alternatives.attention import Attention
-from tlmd.alternatives.attention_operand import Operand
+from tlmd.alternatives.attention.attention import Attention
+from tlmd.alternatives.attention.attention_operand import Operand
 from tlmd.lowering.passes.columns import View, columns_of
 from tlmd.lowering.passes.reshapes import order_of, static_shape
 from tlmd.lowering.passes.rewrites import dtype_of, factor_of, op_name, uses_of

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from tvm import relax
 from tvm.ir import GenericConst
 
-from tlmd.alternatives.attention_operand import Operand
+from tlmd.alternatives.attention.attention_operand import Operand
 from tlmd.lowering.passes.reshapes import order_of, static_shape
 from tlmd.lowering.passes.rewrites import factor_of, op_name
 

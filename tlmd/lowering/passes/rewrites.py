@@ -15,7 +15,7 @@ from tvm import relax, te, tirx, topi, transform
 from tvm.ir import GenericConst, IRModule, Op
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from tlmd.alternatives.softmax import LOG2_E, power_of_two
+from tlmd.alternatives.attention.softmax import LOG2_E, power_of_two
 
 _MOST_EXPONENT = 126.0
 _CONVOLUTIONS = {f"relax.nn.{name}" for name in ("conv1d", "conv2d", "conv3d", "conv2d_transpose")}

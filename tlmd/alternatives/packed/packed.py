@@ -18,7 +18,7 @@ from typing import Any
 
 from tvm import te, tirx
 
-from tlmd.alternatives import bfloat16, contraction, groups, int8
+from tlmd.alternatives import contraction, groups
 from tlmd.alternatives.contraction import (
     DTYPE,
     Contraction,
@@ -34,7 +34,8 @@ from tlmd.alternatives.groups import Blocks
 from tlmd.alternatives.implementation import Implementation
 from tlmd.alternatives.kernel import VectorUnit, multiple
 from tlmd.alternatives.transforms import PACKED, PACKED_BF16, PACKED_INT8
-from tlmd.alternatives.words import WORD, Words
+from tlmd.alternatives.words import bfloat16, int8
+from tlmd.alternatives.words.words import WORD, Words
 
 FILLED, PAIRS, PRODUCTS, PLACED = (
     f"packed_{stage}" for stage in ("filled", "pairs", "products", "placed")

@@ -17,9 +17,10 @@ from typing import Any
 
 from tvm import te
 
-from tlmd.alternatives import amx
-from tlmd.alternatives.amx_code import EDGE
-from tlmd.alternatives.amx_numbers import Numbers
+from tlmd.alternatives.amx import amx
+from tlmd.alternatives.amx.amx_code import EDGE
+from tlmd.alternatives.amx.amx_numbers import Numbers
+from tlmd.alternatives.amx.tile_rows import TileRows
 from tlmd.alternatives.contraction import (
     Contraction,
     axis,
@@ -30,8 +31,7 @@ from tlmd.alternatives.contraction import (
     unflattened,
 )
 from tlmd.alternatives.kernel import multiple
-from tlmd.alternatives.packed import clamped
-from tlmd.alternatives.tile_rows import TileRows
+from tlmd.alternatives.packed.packed import clamped
 
 PRODUCED = "amx_grid_products"
 _MOST_ROWS = 512  # of a block, where a row of the image has not more

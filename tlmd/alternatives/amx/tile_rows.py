@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tlmd.alternatives.amx_code import EDGE
+from tlmd.alternatives.amx.amx_code import EDGE
 from tlmd.alternatives.kernel import multiple
 
 _MOST_FILLED = 1.5  # numbers in the rows of a tap over numbers that are needed

@@ -17,12 +17,13 @@ from typing import Any
 
 from tvm import te, tirx
 
-from tlmd.alternatives import bfloat16, softmax
-from tlmd.alternatives.attention_operand import Operand
+from tlmd.alternatives.attention import softmax
+from tlmd.alternatives.attention.attention_operand import Operand
+from tlmd.alternatives.attention.softmax import LOG2_E, limits, maximum
 from tlmd.alternatives.contraction import DTYPE, axis, long
 from tlmd.alternatives.kernel import VectorUnit, multiple
-from tlmd.alternatives.packed import clamped
-from tlmd.alternatives.softmax import LOG2_E, limits, maximum
+from tlmd.alternatives.packed.packed import clamped
+from tlmd.alternatives.words import bfloat16
 
 KEYS, SCORES, BIASED, LIMITS, SHIFTED, WEIGHTS, CONTEXT, PLACED = (
     f"attention_{stage}"

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from tlmd.alternatives import amx
-from tlmd.alternatives.packed import WORDS
-from tlmd.alternatives.words import Intrinsic, register
+from tlmd.alternatives.amx import amx
+from tlmd.alternatives.packed.packed import WORDS
+from tlmd.alternatives.words.words import Intrinsic, register
 
 
 def named(text: str) -> list[Intrinsic]:

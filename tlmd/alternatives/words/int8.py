@@ -11,7 +11,7 @@ from typing import Any
 
 from tvm import tirx
 
-from tlmd.alternatives.words import WORD, Words, signature
+from tlmd.alternatives.words.words import WORD, Words, signature
 
 QUAD = 4
 FEATURE, VECTOR_BITS = "avx512vnni", 512

@@ -12,15 +12,15 @@ from typing import Any
 
 import tvm
 
-from tlmd.alternatives import amx_lines
-from tlmd.alternatives import amx_packed as stages
-from tlmd.alternatives.amx import BYTES, Kernel
-from tlmd.alternatives.amx_code import BF16, EDGE, INT8
+from tlmd.alternatives.amx import amx_lines
+from tlmd.alternatives.amx import amx_packed as stages
+from tlmd.alternatives.amx.amx import BYTES, Kernel
+from tlmd.alternatives.amx.amx_code import BF16, EDGE, INT8
 from tlmd.alternatives.contraction import dtype_of, shape_of
-from tlmd.alternatives.packed_sketches import placed_at
+from tlmd.alternatives.packed.packed_sketches import placed_at
 from tlmd.alternatives.product_loops import IMPORT
 from tlmd.alternatives.scheduling import Sketch, StageSchedule
-from tlmd.alternatives.words import WORD, register
+from tlmd.alternatives.words.words import WORD, register
 
 _MOST_STEPS, _MOST_TILES, _MOST_PANELS = 48, 64, 64
 _ALIGNED, _APART = 32, 16  # words: rows begin in different sets of the first-level cache

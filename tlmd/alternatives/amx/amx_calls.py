@@ -17,9 +17,9 @@ import tvm_ffi
 from tvm import tirx
 from tvm.s_tir import SBlockRealize
 
-from tlmd.alternatives import amx_grid, amx_packed
-from tlmd.alternatives.amx import Kernel, of_function
-from tlmd.alternatives.amx_code import BEGIN, EDGE, END, LINE_WORDS, NAME, READY, ready_code
+from tlmd.alternatives.amx import amx_grid, amx_packed
+from tlmd.alternatives.amx.amx import Kernel, of_function
+from tlmd.alternatives.amx.amx_code import BEGIN, EDGE, END, LINE_WORDS, NAME, READY, ready_code
 from tlmd.alternatives.contraction import flattened, substituted
 from tlmd.alternatives.implementation import REDUCTION
 from tlmd.alternatives.product_loops import (

@@ -12,7 +12,7 @@ from typing import Any
 
 from tvm import tirx
 
-from tlmd.alternatives.words import WORD, Words, signature
+from tlmd.alternatives.words.words import WORD, Words, signature
 
 PAIR = 2
 FEATURE, VECTOR_BITS = "avx512bf16", 512

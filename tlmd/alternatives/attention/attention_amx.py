@@ -15,10 +15,10 @@ from typing import Any
 
 from tvm import te, tirx
 
-from tlmd.alternatives import bfloat16, softmax
-from tlmd.alternatives.amx_code import EDGE, PRODUCTS
-from tlmd.alternatives.amx_numbers import pair_of_parts
-from tlmd.alternatives.attention import (
+from tlmd.alternatives.amx.amx_code import EDGE, PRODUCTS
+from tlmd.alternatives.amx.amx_numbers import pair_of_parts
+from tlmd.alternatives.attention import softmax
+from tlmd.alternatives.attention.attention import (
     CONTEXT,
     QUERY,
     SCORES,
@@ -26,9 +26,10 @@ from tlmd.alternatives.attention import (
     VALUES,
     Attention,
 )
-from tlmd.alternatives.attention_operand import Operand
+from tlmd.alternatives.attention.attention_operand import Operand
 from tlmd.alternatives.contraction import DTYPE, axis, long
 from tlmd.alternatives.kernel import multiple
+from tlmd.alternatives.words import bfloat16
 
 KEYS = "attention_unit_keys"
 COLUMNS = 2  # tiles of a panel

@@ -7,15 +7,15 @@ from dataclasses import fields, replace
 import tvm
 from tvm import te
 
-from tlmd.alternatives import bfloat16
-from tlmd.alternatives.amx_code import EDGE
-from tlmd.alternatives.amx_numbers import KINDS
-from tlmd.alternatives.attention import Attention
-from tlmd.alternatives.attention_amx import PANEL, UnitAttention
+from tlmd.alternatives.amx.amx_code import EDGE
+from tlmd.alternatives.amx.amx_numbers import KINDS
+from tlmd.alternatives.attention.attention import Attention
+from tlmd.alternatives.attention.attention_amx import PANEL, UnitAttention
 from tlmd.alternatives.contraction import DTYPE
 from tlmd.alternatives.implementation import Implementation
 from tlmd.alternatives.kernel import multiple
 from tlmd.alternatives.transforms import ATTENTION_BF16
+from tlmd.alternatives.words import bfloat16
 
 _MOST_FILLED = 1.5  # rows of whole tiles over rows
 

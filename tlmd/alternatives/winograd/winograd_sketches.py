@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tlmd.alternatives import winograd as stages
 from tlmd.alternatives.contraction import shape_of
 from tlmd.alternatives.scheduling import Sketch, StageSchedule
-from tlmd.alternatives.winograd_tiles import MOST_COLUMNS, MOST_ROWS
+from tlmd.alternatives.winograd import winograd as stages
+from tlmd.alternatives.winograd.winograd_tiles import MOST_COLUMNS, MOST_ROWS
 
 _MOST_VECTORS, _MOST_CHANNELS = 4, 4  # of one kernel, which is unrolled
 

@@ -10,10 +10,9 @@ from typing import Any
 
 from tvm import tirx
 
-from tlmd.alternatives import bfloat16, int8
-from tlmd.alternatives.amx_code import BF16, INT8, PRODUCTS
+from tlmd.alternatives.amx.amx_code import BF16, INT8, PRODUCTS
+from tlmd.alternatives.amx.tile_rows import TileRows, tile_rows
 from tlmd.alternatives.contraction import shape_of
-from tlmd.alternatives.tile_rows import TileRows, tile_rows
 from tlmd.alternatives.transforms import (
     AMX_BF16,
     AMX_INT8,
@@ -21,6 +20,7 @@ from tlmd.alternatives.transforms import (
     BYTES_OF_A_ROW,
     PAIRS_OF_A_ROW,
 )
+from tlmd.alternatives.words import bfloat16, int8
 
 
 @dataclass(frozen=True)

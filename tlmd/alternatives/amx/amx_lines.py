@@ -11,7 +11,8 @@ from typing import Any
 
 from tvm import sym, te, tirx
 
-from tlmd.alternatives.amx_numbers import Numbers
+from tlmd.alternatives.amx.amx_numbers import Numbers
+from tlmd.alternatives.amx.tile_rows import TileRows, padded_rows
 from tlmd.alternatives.contraction import (
     Contraction,
     long,
@@ -20,8 +21,7 @@ from tlmd.alternatives.contraction import (
     unflattened,
     uses,
 )
-from tlmd.alternatives.packed import clamped
-from tlmd.alternatives.tile_rows import TileRows, padded_rows
+from tlmd.alternatives.packed.packed import clamped
 
 LINES = "amx_lines"
 VECTOR = "tlmd.vector"

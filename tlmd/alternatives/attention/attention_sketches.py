@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from tlmd.alternatives import attention as stages
-from tlmd.alternatives import bfloat16
+from tlmd.alternatives.attention import attention as stages
 from tlmd.alternatives.scheduling import Sketch, StageSchedule
+from tlmd.alternatives.words import bfloat16
 
 # Of each kernel, which is unrolled: with larger ones LLVM takes seconds.
 _MOST_VECTORS, _MOST_UNROLLED = 4, 4

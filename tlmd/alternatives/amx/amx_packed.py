@@ -20,10 +20,12 @@ from typing import Any
 
 from tvm import te
 
-from tlmd.alternatives import amx, amx_grid, amx_lines, contraction
-from tlmd.alternatives.amx_code import BF16, EDGE
-from tlmd.alternatives.amx_grid import Grid
-from tlmd.alternatives.amx_numbers import KINDS, Numbers
+from tlmd.alternatives import contraction
+from tlmd.alternatives.amx import amx, amx_grid, amx_lines
+from tlmd.alternatives.amx.amx_code import BF16, EDGE
+from tlmd.alternatives.amx.amx_grid import Grid
+from tlmd.alternatives.amx.amx_numbers import KINDS, Numbers
+from tlmd.alternatives.amx.tile_rows import TileRows, padded_rows
 from tlmd.alternatives.contraction import (
     Contraction,
     axis,
@@ -35,9 +37,8 @@ from tlmd.alternatives.contraction import (
 )
 from tlmd.alternatives.implementation import Implementation
 from tlmd.alternatives.kernel import multiple
-from tlmd.alternatives.packed import PLACED, clamped
-from tlmd.alternatives.tile_rows import TileRows, padded_rows
-from tlmd.alternatives.words import WORD
+from tlmd.alternatives.packed.packed import PLACED, clamped
+from tlmd.alternatives.words.words import WORD
 
 ROUNDED, MATRIX, PRODUCED = "amx_rounded", "amx_matrix", "amx_products"
 _MOST_WORK = 1.0  # over that of the direct program

@@ -6,24 +6,18 @@ from typing import Any
 
 from tvm.s_tir import Schedule
 
-from tlmd.alternatives import (
-    amx_grid,
-    amx_grid_sketches,
-    amx_packed,
-    amx_sketches,
+from tlmd.alternatives.amx import amx_grid, amx_grid_sketches, amx_packed, amx_sketches
+from tlmd.alternatives.attention import (
     attention,
     attention_amx,
     attention_amx_sketches,
     attention_sketches,
-    packed,
-    packed_sketches,
-    strassen,
-    strassen_sketches,
-    winograd,
-    winograd_sketches,
 )
 from tlmd.alternatives.kernel import VectorUnit
+from tlmd.alternatives.packed import packed, packed_sketches
 from tlmd.alternatives.scheduling import Sketch, StageSchedule
+from tlmd.alternatives.strassen import strassen, strassen_sketches
+from tlmd.alternatives.winograd import winograd, winograd_sketches
 
 PRODUCTS = (packed.PRODUCTS, packed.GROUPED, strassen.PRODUCTS, winograd.PRODUCTS)
 """Names of the blocks of matrix products with weights."""

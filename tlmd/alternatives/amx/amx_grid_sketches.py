@@ -11,13 +11,14 @@ from typing import Any
 
 from tvm import sym
 
-from tlmd.alternatives import amx_grid, packed
-from tlmd.alternatives import amx_packed as stages
-from tlmd.alternatives.amx import BYTES, Kernel
-from tlmd.alternatives.amx_code import EDGE
-from tlmd.alternatives.amx_sketches import align, begin, call, make, numbers_of
+from tlmd.alternatives.amx import amx_grid
+from tlmd.alternatives.amx import amx_packed as stages
+from tlmd.alternatives.amx.amx import BYTES, Kernel
+from tlmd.alternatives.amx.amx_code import EDGE
+from tlmd.alternatives.amx.amx_sketches import align, begin, call, make, numbers_of
 from tlmd.alternatives.contraction import shape_of
 from tlmd.alternatives.implementation import REDUCTION
+from tlmd.alternatives.packed import packed
 from tlmd.alternatives.scheduling import Sketch, StageSchedule
 
 _MOST_STEPS, _MOST_PANELS = 72, 64

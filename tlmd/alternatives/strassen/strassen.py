@@ -32,7 +32,7 @@ from tlmd.alternatives.contraction import (
 )
 from tlmd.alternatives.implementation import PER_WEIGHT, Implementation
 from tlmd.alternatives.kernel import VectorUnit
-from tlmd.alternatives.packed import clamped
+from tlmd.alternatives.packed.packed import clamped
 from tlmd.alternatives.transforms import MULTIPLICATIONS, Multiplication
 
 SUMS, PRODUCTS, COMBINED, PLACED = (

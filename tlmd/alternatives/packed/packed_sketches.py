@@ -19,11 +19,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from tlmd.alternatives import bfloat16, contraction, int8
-from tlmd.alternatives import packed as stages
+from tlmd.alternatives import contraction
 from tlmd.alternatives.contraction import dtype_of
+from tlmd.alternatives.packed import packed as stages
 from tlmd.alternatives.scheduling import Sketch, StageSchedule, as_matrix
-from tlmd.alternatives.words import Words
+from tlmd.alternatives.words import bfloat16, int8
+from tlmd.alternatives.words.words import Words
 
 _MOST_VECTORS, _MOST_UNROLLED, _MOST_IMAGE_ROWS = 4, 8, 16
 

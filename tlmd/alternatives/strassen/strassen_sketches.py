@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tlmd.alternatives import strassen as stages
 from tlmd.alternatives.contraction import shape_of
 from tlmd.alternatives.scheduling import Sketch, StageSchedule, as_matrix
+from tlmd.alternatives.strassen import strassen as stages
 
 _MOST_VECTORS, _MOST_UNROLLED = 4, 8
 

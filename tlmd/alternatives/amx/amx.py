@@ -15,8 +15,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from tlmd.alternatives import bfloat16, int8
-from tlmd.alternatives.amx_code import (
+from tlmd.alternatives.amx.amx_code import (
     BF16,
     EDGE,
     INT8,
@@ -27,7 +26,8 @@ from tlmd.alternatives.amx_code import (
     code,
     definition,
 )
-from tlmd.alternatives.words import WORD
+from tlmd.alternatives.words import bfloat16, int8
+from tlmd.alternatives.words.words import WORD
 
 FEATURES = {BF16: ("amx-tile", "amx-bf16"), INT8: ("amx-tile", "amx-int8")}
 """What a CPU must have, by the numbers that it multiplies."""

@@ -31,7 +31,7 @@ from tlmd.alternatives.groups import Blocks
 from tlmd.alternatives.implementation import PER_WEIGHT, Implementation
 from tlmd.alternatives.kernel import VectorUnit
 from tlmd.alternatives.transforms import FILTERINGS, Filtering
-from tlmd.alternatives.winograd_tiles import Planes, arranged
+from tlmd.alternatives.winograd.winograd_tiles import Planes, arranged
 
 PAD, ROWS, TILES, PRODUCTS, SUMS, OUTPUTS, PLACED = (
     f"winograd_{stage}"
