@@ -33,9 +33,9 @@ class MeasurerActor:
         target: str = "native",
     ) -> None:
         tvm_alone.import_tvm()
-        from tlmd.space import host_cpu
-        from tlmd.space import target as targets
         from tlmd.space.cache import SpaceCache
+        from tlmd.space.hardware import host_cpu
+        from tlmd.space.hardware import target as targets
 
         measure = MeasureConfig.model_validate(config)
         layouts = plan_slots(count, set(cores) or None, measure.run_cores or None)

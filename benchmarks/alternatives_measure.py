@@ -4,7 +4,7 @@
 draws single operators (`tlmd.corpus.synthetic`, with a seed of their own) and measures
 candidates of all their alternatives (`--only PREFIX`: of some): three fifths picked by the shipped
 checkpoint, a fifth near the best programs so far, a fifth random. The direct programs are left to
-`tlmd train`, but for those that have the sketch of `tlmd.space.windows`: `--windows FILE` measures
+`tlmd train`, but for those that have the sketch of `tlmd.space.rules.window_sketches`: `--windows FILE` measures
 such tasks of a data set that has no records of them, a third each. `--joined` measures the direct
 programs of attention and of expansions, `--seldom` alternatives of kinds that networks have seldom.
 It goes over all tasks again and again, 8 candidates at a time, so that it can be stopped at any
@@ -64,14 +64,14 @@ def _windows(target: TargetInfo, groups: int, path: Path) -> list[Task]:
     import tvm
 
     from tlmd.learn.encode import read_records
-    from tlmd.space import windows
-    from tlmd.space.target import tvm_target, vector_unit
+    from tlmd.space.hardware.target import tvm_target, vector_unit
+    from tlmd.space.rules import window_sketches
 
     unit = vector_unit(tvm_target(target))
     known, records = read_records(path)
     found: dict[bool, list[Task]] = {True: [], False: []}
     for task in (task for task in known if not records[task.id]):
-        if windows.sketch(tvm.ir.load_json(task.module), unit, 1):
+        if window_sketches.sketch(tvm.ir.load_json(task.module), unit, 1):
             found["conv" in task.name].append(replace(task, target=target))
     return [task for tasks in found.values() for task in tasks[: groups // 2]]
 

@@ -30,7 +30,7 @@ from tlmd.data.errors import BadInput
 from tlmd.data.model_spec import ModelSpec
 from tlmd.lowering import lowering
 from tlmd.models import frontends
-from tlmd.space import target as targets
+from tlmd.space.hardware import target as targets
 
 assert transformers  # imported for the children, which are forked from a process that has it
 

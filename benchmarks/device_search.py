@@ -65,7 +65,7 @@ def main() -> int:
 def _measure(options: Any) -> report.Row:
     here = report.machine()
     from tlmd.learn.encode import read_records
-    from tlmd.space.target import resolve
+    from tlmd.space.hardware.target import resolve
 
     known, _ = read_records(options.bank)
     target = resolve("native", 1)

@@ -212,7 +212,7 @@ def _swap_driver(
     """A cluster with a registry, a generator and a simulated slot."""
     from benchmarks import setting
     from tlmd.model import checkpoint as checkpoints
-    from tlmd.space.target import resolve
+    from tlmd.space.hardware.target import resolve
 
     checkpoints.unpack(_blob(preset, 0).tobytes(), scratch / "base")
     generate = GenerateConfig(checkpoint=str(scratch / "base"))

@@ -141,7 +141,7 @@ def measure_in_rounds(
     same call goes on after an interruption. One core times, the others build.
     """
     from tlmd.records.store import RecordStore
-    from tlmd.space.target import resolve
+    from tlmd.space.hardware.target import resolve
 
     with RecordStore(state / "records.sqlite") as store, on_one_core(state) as measurer:
         tasks = store.tasks() or draw_tasks(resolve("native", 1))

@@ -30,7 +30,7 @@ def main(model: str, seconds: float, directory: Path) -> None:
     import tvm
     from tvm import relax
 
-    from tlmd.space.target import resolve, tvm_target
+    from tlmd.space.hardware.target import resolve, tvm_target
 
     peer.register_intrinsics()
     target = tvm_target(resolve("native", len(os.sched_getaffinity(0))))

@@ -72,7 +72,7 @@ def main() -> int:
     here = report.machine()
     from benchmarks import setting
     from tlmd.measure.cores import plan_cores
-    from tlmd.space.target import resolve
+    from tlmd.space.hardware.target import resolve
 
     layout = plan_cores(run=1)
     cores = tuple(sorted(os.sched_getaffinity(0)))
@@ -206,8 +206,8 @@ def _time_interleaved(given: Path, seed: int) -> list[float]:
     from tlmd.measure.executable import Executable
     from tlmd.measure.program import parse
     from tlmd.measure.timing import per_repeat
-    from tlmd.space.schedule import build_module
-    from tlmd.space.target import tvm_target
+    from tlmd.space.apply_trace import build_module
+    from tlmd.space.hardware.target import tvm_target
 
     batch = wire.unpack(CandidateBatch, given.read_bytes())
     program, target = parse(batch.task), tvm_target(batch.task.target)

@@ -103,7 +103,7 @@ def groups(source: SourceModel, without: Collection[str] = ()) -> dict[str, list
     """
     from tlmd.lowering import lowering
     from tlmd.lowering.alternatives import with_alternatives
-    from tlmd.space.target import resolve, tvm_target
+    from tlmd.space.hardware.target import resolve, tvm_target
 
     target, found = resolve("native", 1), dict[str, list[Task]]()
     lowered = lowering.lower(
@@ -121,26 +121,28 @@ def _best_programs(
     measurer: Any, members: Sequence[Task], checkpoint: Any, options: Any
 ) -> Iterator[tuple[str, Task, Record]]:
     """The name, the task and the best program of each alternative."""
-    from tlmd.space import windows
+    from tlmd.space.rules import window_sketches
 
     for task in members:
         if task.alternative or not _has_windows(task):
             yield task.alternative or _DIRECT, task, best(measurer, task, checkpoint, options)
             continue
         yield WINDOWS, task, best(measurer, task, checkpoint, options)
-        with mock.patch.object(windows, "sketch", return_value=[]):
+        with mock.patch.object(window_sketches, "sketch", return_value=[]):
             yield _DIRECT, task, best(measurer, task, checkpoint, options)
 
 
 def _has_windows(task: Task) -> bool:
-    """Whether the direct program has the sketch of `tlmd.space.windows`."""
+    """Whether the direct program has the sketch of `tlmd.space.rules.window_sketches`."""
     import tvm
 
-    from tlmd.space import windows
-    from tlmd.space.target import tvm_target, vector_unit
+    from tlmd.space.hardware.target import tvm_target, vector_unit
+    from tlmd.space.rules import window_sketches
 
     unit = vector_unit(tvm_target(task.target))
-    return not task.attention and bool(windows.sketch(tvm.ir.load_json(task.module), unit, 1))
+    return not task.attention and bool(
+        window_sketches.sketch(tvm.ir.load_json(task.module), unit, 1)
+    )
 
 
 def best(measurer: Any, task: Task, checkpoint: Any, options: Any) -> Record:

@@ -32,7 +32,7 @@ from tlmd.lowering import lowering
 from tlmd.models.pytorch import tensors as torch_tensors
 from tlmd.models.pytorch import torch_frontend
 from tlmd.models.sources import first_line
-from tlmd.space.target import resolve, tvm_target
+from tlmd.space.hardware.target import resolve, tvm_target
 
 _TARGET = tvm_target(resolve("native"))
 RIGHT, UNSUPPORTED, CRASH, WRONG = "right", "unsupported", "crash", "wrong"

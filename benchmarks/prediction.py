@@ -60,7 +60,7 @@ def _prediction_row(model: str, state_dir: Path, out: Path, trials: int) -> dict
     from tlmd.lowering.preparation import lower_sets
     from tlmd.measure.cores import plan_cores
     from tlmd.records.store import RecordStore
-    from tlmd.space.target import resolve
+    from tlmd.space.hardware.target import resolve
 
     tlmd.tune(model, trials=trials, state_dir=state_dir, out=out)
     layout = plan_cores(run=MeasureConfig().run_cores or None)

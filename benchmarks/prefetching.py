@@ -92,8 +92,8 @@ def _seconds(task: Task, record: Record) -> tuple[float, float]:
     from tlmd.alternatives.prefetch import with_prefetches
     from tlmd.measure.executable import Executable
     from tlmd.measure.program import parse
+    from tlmd.space.hardware.target import tvm_target
     from tlmd.space.space import TaskSpace
-    from tlmd.space.target import tvm_target
 
     program, target = parse(task), tvm_target(task.target)
     scheduled = TaskSpace(task).finish(record.candidate).mod

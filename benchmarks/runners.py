@@ -142,7 +142,7 @@ def _stock(batches: Sequence[CandidateBatch], scratch: Path) -> list[Any]:
     """`LocalBuilder` with a worker per core, then `LocalRunner`, both as `tune_tir` uses them."""
     from tvm.s_tir import meta_schedule as ms
 
-    from tlmd.space import schedule as schedules
+    from tlmd.space import apply_trace as schedules
 
     peer.register_intrinsics()
     builder, runner = peer.stock_builder(), ms.runner.LocalRunner()

@@ -47,7 +47,7 @@ def main() -> int:
 def _measure(options: Any) -> report.Row:
     here = report.machine()
     from tlmd.records.store import RecordStore
-    from tlmd.space.target import resolve
+    from tlmd.space.hardware.target import resolve
 
     shipped = setting.load(options.checkpoint, options.untrained)
     there = bank_judge.entries(BANK)

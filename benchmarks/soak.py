@@ -34,7 +34,7 @@ from tlmd.data.types import TargetInfo, Task
 from tlmd.lowering.identity import task_id
 from tlmd.records.store import RecordStore
 from tlmd.records.task_file import save_tasks
-from tlmd.space.target import resolve
+from tlmd.space.hardware.target import resolve
 
 _N = 256
 _BOMB_BYTES = 256 << 20  # for each of the elements

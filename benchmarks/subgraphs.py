@@ -61,7 +61,7 @@ def _measure(options: Any) -> report.Row:
     here = report.machine()
     from tlmd.measure.cores import plan_cores
     from tlmd.measure.measurer import Measurer
-    from tlmd.space.target import resolve
+    from tlmd.space.hardware.target import resolve
 
     cores, layout = tuple(sorted(os.sched_getaffinity(0))), plan_cores(run=1)
     tasks = bank_tasks(resolve("native", len(layout.run)))

@@ -25,7 +25,7 @@ def main() -> int:
     here = report.machine()
     from benchmarks import setting
     from tlmd.measure.cores import plan_cores
-    from tlmd.space.target import resolve
+    from tlmd.space.hardware.target import resolve
 
     cores = tuple(sorted(os.sched_getaffinity(0)))
     checkpoint = setting.load(options.checkpoint, options.untrained)

@@ -25,7 +25,7 @@ def main() -> int:
     from benchmarks import setting
     from tlmd.measure.cores import plan_cores
     from tlmd.measure.measurer import Measurer
-    from tlmd.space.target import resolve
+    from tlmd.space.hardware.target import resolve
 
     machine, layout = report.machine(), plan_cores(run=1)
     task = next(t for t in setting.tasks(resolve("native", 1)) if t.name.startswith("conv2d"))

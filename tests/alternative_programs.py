@@ -14,8 +14,8 @@ from tlmd.alternatives.prefetch import with_prefetches
 from tlmd.alternatives.transforms import transform
 from tlmd.data.types import TargetInfo, Task
 from tlmd.language.sentence import decode, encode
+from tlmd.space.hardware.target import has_amx, resolve, tvm_target
 from tlmd.space.space import TaskSpace
-from tlmd.space.target import has_amx, resolve, tvm_target
 
 AVX2 = '{"kind":"llvm","mcpu":"haswell","num-cores":1}'
 """It has half as many vector registers as newer CPUs."""

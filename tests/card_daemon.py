@@ -15,7 +15,7 @@ from typing import Any
 from benchmarks import simulated
 from tests.cluster_program import job_state, wait_for  # sets Ray up, too
 from tlmd.data import wire
-from tlmd.space.target import resolve
+from tlmd.space.hardware.target import resolve
 
 CARD = resolve(
     '{"kind":"cuda","arch":"sm_80","model":"a card","max_shared_memory_per_block":49152,'

@@ -14,7 +14,7 @@ from tlmd.data.model_spec import ModelSpec
 from tlmd.lowering import lowering
 from tlmd.lowering.preparation import LoweredModel, lower_source
 from tlmd.models.pytorch.torch_frontend import from_module
-from tlmd.space.target import resolve, tvm_target
+from tlmd.space.hardware.target import resolve, tvm_target
 
 INFO = resolve("native")
 

@@ -9,7 +9,7 @@ import tvm
 from tvm import te
 
 from tlmd.data.types import TargetInfo, Task
-from tlmd.space import target as targets
+from tlmd.space.hardware import target as targets
 
 
 @functools.cache

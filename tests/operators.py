@@ -15,7 +15,7 @@ from tlmd.lowering import lowering
 from tlmd.models.pytorch.normalise import normalise
 from tlmd.models.pytorch.operators import converters
 from tlmd.models.pytorch.torch_frontend import from_module
-from tlmd.space.target import resolve, tvm_target
+from tlmd.space.hardware.target import resolve, tvm_target
 
 TARGET = tvm_target(resolve("native"))
 KNOWN = converters()

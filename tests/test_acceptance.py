@@ -15,7 +15,7 @@ from tests import endtoend, processes
 from tlmd.data.errors import BadInput
 from tlmd.data.model_spec import ModelSpec
 from tlmd.lowering import acceptance
-from tlmd.space import target as targets
+from tlmd.space.hardware import target as targets
 
 HERE = "tests.difficult_models"
 

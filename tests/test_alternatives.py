@@ -34,10 +34,10 @@ from tlmd.measure.measurer import Measurer
 from tlmd.models.pytorch.torch_frontend import from_module
 from tlmd.models.sources import SourceModel
 from tlmd.records import metaschedule
-from tlmd.space import schedule
+from tlmd.space import apply_trace
 from tlmd.space.describe import block_names, describe
+from tlmd.space.hardware.target import tvm_target
 from tlmd.space.space import TaskSpace
-from tlmd.space.target import tvm_target
 
 INFO = native_by_vectors()
 TARGET = tvm_target(INFO)
@@ -156,7 +156,7 @@ def test_random_candidates_are_right_and_can_be_said(groups: dict[str, list[Task
                 assert decode(space.sketches, encode(sketch, candidate), task.id) == candidate
                 final = space.finish(candidate).mod
                 trace = space.trace_json(candidate)
-                again = schedule.build_module(space.module, trace, TARGET)
+                again = apply_trace.build_module(space.module, trace, TARGET)
                 assert tvm_ffi.structural_equal(final, again)
             got = run(final, arguments, INFO)
             assert np.abs(got - want).max() < 1e-3 * np.abs(want).max()
@@ -234,7 +234,7 @@ def _valid(space: TaskSpace, rng: Random, sketch: int | None = None) -> Any:
         candidate = space.random(rng, sketch)
         try:
             space.finish(candidate)
-        except schedule.InvalidCandidate:
+        except apply_trace.InvalidCandidate:
             continue
         return candidate
 

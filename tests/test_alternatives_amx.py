@@ -46,9 +46,9 @@ from tlmd.lowering.preparation import lower_source
 from tlmd.measure.verify import tolerance
 from tlmd.models.frontends import load_model
 from tlmd.models.pytorch.torch_frontend import from_module
+from tlmd.space.hardware.system_cpu import flags
+from tlmd.space.hardware.target import has_amx, has_bf16, resolve
 from tlmd.space.space import TaskSpace
-from tlmd.space.system_cpu import flags
-from tlmd.space.target import has_amx, has_bf16, resolve
 
 INFO = resolve("native", 1)
 WITH_UNIT = resolve('{"kind": "llvm", "mcpu": "sapphirerapids"}', 1)
@@ -285,9 +285,9 @@ def test_features_count_that_the_name_of_the_cpu_hides(
     cpuinfo = tmp_path / "cpuinfo"
     cpuinfo.write_text("flags\t\t: fpu avx512_bf16 amx_bf16 amx_tile amx_int8 avx512f\n")
     shown = flags(cpuinfo)
-    monkeypatch.setattr("tlmd.space.target.flags", lambda: shown)
-    monkeypatch.setattr("tlmd.space.target.may_use_matrix_unit", lambda: may)
-    name = "tlmd.space.target.codegen.llvm_get_system_cpu"
+    monkeypatch.setattr("tlmd.space.hardware.target.flags", lambda: shown)
+    monkeypatch.setattr("tlmd.space.hardware.target.may_use_matrix_unit", lambda: may)
+    name = "tlmd.space.hardware.target.codegen.llvm_get_system_cpu"
     monkeypatch.setattr(name, lambda: "rocketlake")
     amx_features = ["+amx-tile", "+amx-bf16", "+amx-int8"] if may else []
     hidden = resolve("native")

@@ -20,7 +20,7 @@ from tlmd.data.types import Task
 from tlmd.lowering.alternatives import with_alternatives
 from tlmd.lowering.preparation import lower_source
 from tlmd.models.pytorch.torch_frontend import from_module
-from tlmd.space.target import has_amx, resolve
+from tlmd.space.hardware.target import has_amx, resolve
 
 INFO = resolve("native", 2)
 WITH_UNIT = resolve('{"kind": "llvm", "mcpu": "sapphirerapids"}', 2)

@@ -35,8 +35,8 @@ from tlmd.lowering.preparation import lower_source
 from tlmd.measure.verify import tolerance
 from tlmd.models.frontends import load_model
 from tlmd.models.pytorch.torch_frontend import from_module
+from tlmd.space.hardware.target import has_amx, resolve
 from tlmd.space.space import TaskSpace
-from tlmd.space.target import has_amx, resolve
 
 INFO = resolve("native", 1)
 needs_amx = pytest.mark.skipif(not has_amx(INFO), reason="this CPU has no matrix unit")

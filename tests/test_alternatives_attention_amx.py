@@ -28,8 +28,8 @@ from tlmd.lowering.alternatives import with_alternatives
 from tlmd.lowering.preparation import lower_source
 from tlmd.measure.verify import tolerance
 from tlmd.models.pytorch.torch_frontend import from_module
+from tlmd.space.hardware.target import has_amx, resolve
 from tlmd.space.space import TaskSpace
-from tlmd.space.target import has_amx, resolve
 
 INFO = resolve("native", 1)
 WITH_UNIT = resolve('{"kind": "llvm", "mcpu": "sapphirerapids"}', 1)

@@ -40,8 +40,8 @@ from tlmd.lowering.alternatives import with_alternatives
 from tlmd.lowering.preparation import LoweredModel, lower_source, merged_tasks
 from tlmd.measure.verify import tolerance
 from tlmd.models.pytorch.torch_frontend import from_module
+from tlmd.space.hardware.target import has_bf16, resolve
 from tlmd.space.space import TaskSpace
-from tlmd.space.target import has_bf16, resolve
 
 INFO = native_by_vectors()
 OLDER = resolve('{"kind": "llvm", "mcpu": "haswell"}', 1)

@@ -12,7 +12,7 @@ from tlmd.data.model_spec import ModelSpec
 from tlmd.lowering.alternatives import with_alternatives
 from tlmd.lowering.preparation import lower_source
 from tlmd.models.pytorch.torch_frontend import from_module
-from tlmd.space.target import resolve
+from tlmd.space.hardware.target import resolve
 
 TARGET = resolve(json.dumps({"kind": "llvm", "mcpu": "znver4", "num-cores": 1}))
 

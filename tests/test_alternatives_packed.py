@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tlmd.alternatives.kernel import VectorUnit, padded_rows, panel_vectors
 from tlmd.alternatives.transforms import PACKED, transform
-from tlmd.space.target import resolve, tvm_target, vector_unit
+from tlmd.space.hardware.target import resolve, tvm_target, vector_unit
 
 
 @given(st.integers(1, 5000))

@@ -24,8 +24,8 @@ from tlmd.data.types import Task
 from tlmd.lowering.alternatives import with_alternatives
 from tlmd.lowering.preparation import lower_source
 from tlmd.models.pytorch.torch_frontend import from_module
+from tlmd.space.hardware.target import resolve, tvm_target, vector_unit
 from tlmd.space.space import TaskSpace
-from tlmd.space.target import resolve, tvm_target, vector_unit
 
 INFO = resolve("native")
 LANES = vector_unit(tvm_target(INFO)).lanes

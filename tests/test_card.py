@@ -24,7 +24,7 @@ from tlmd.measure.cores import card_cores
 from tlmd.measure.measurer import Measurer
 from tlmd.model import checkpoint
 from tlmd.models import frontends
-from tlmd.space import target as targets
+from tlmd.space.hardware import target as targets
 from tlmd.workloads import whole_model
 
 pytestmark = pytest.mark.skipif(not tvm.cuda(0).exist, reason="there is no card")

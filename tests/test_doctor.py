@@ -18,7 +18,7 @@ from tlmd.client import doctor, installation_checks, machine_checks
 from tlmd.client.findings import CheckContext, Finding, MachineCheck, requirements
 from tlmd.data.config import Config
 from tlmd.data.errors import Failed
-from tlmd.space.target import resolve
+from tlmd.space.hardware.target import resolve
 
 CONFIG = Config()
 WANTED = [

@@ -15,7 +15,7 @@ from tlmd.data.errors import BadInput
 from tlmd.data.model_spec import ModelSpec
 from tlmd.lowering import acceptance
 from tlmd.models import frontends
-from tlmd.space import target as targets
+from tlmd.space.hardware import target as targets
 
 pytestmark = pytest.mark.slow
 

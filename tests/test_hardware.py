@@ -24,8 +24,8 @@ from tlmd.data.types import TargetInfo
 from tlmd.measure.cores import CoreLayout, card_cores
 from tlmd.pipeline.orders import Worker, WorkerKind
 from tlmd.records.task_file import save_tasks
-from tlmd.space import host_cpu
-from tlmd.space import target as targets
+from tlmd.space.hardware import host_cpu
+from tlmd.space.hardware import target as targets
 
 _NARROW = replace(TARGET, spec='{"kind":"llvm","mcpu":"x86-64-v3"}', fingerprint="narrow")
 _WIDE = replace(TARGET, spec='{"kind":"llvm","mcpu":"znver5"}', isa="avx512", fingerprint="wide")

@@ -15,7 +15,7 @@ from tvm.s_tir import meta_schedule as ms
 
 from tlmd.integrations import TLMSearchStrategy
 from tlmd.space import intrinsics
-from tlmd.space import target as targets
+from tlmd.space.hardware import target as targets
 
 pytestmark = pytest.mark.slow
 

@@ -16,7 +16,7 @@ from tlmd.data.errors import BadInput
 from tlmd.integrations import hot_swap, torch_backend
 from tlmd.integrations.graph_options import GraphOptions
 from tlmd.models.pytorch import torch_frontend
-from tlmd.space.target import has_bf16, resolve
+from tlmd.space.hardware.target import has_bf16, resolve
 
 pytestmark = pytest.mark.slow
 

@@ -19,7 +19,7 @@ from tlmd.data.types import TargetInfo
 from tlmd.lowering.preparation import LoweredModel, lower_source
 from tlmd.models.pytorch import torch_frontend
 from tlmd.pipeline.task_state import TaskState
-from tlmd.space.target import resolve
+from tlmd.space.hardware.target import resolve
 from tlmd.workloads import compiled_model, whole_model
 
 

@@ -17,7 +17,7 @@ from tests import difficult_models
 from tlmd.data.errors import BadInput
 from tlmd.lowering import lowering
 from tlmd.models.pytorch import torch_frontend
-from tlmd.space import target as targets
+from tlmd.space.hardware import target as targets
 from tlmd.workloads import whole_model
 
 

@@ -12,7 +12,7 @@ import tvm
 from tlmd.measure import quiet_time
 from tlmd.measure.noise import Reading
 from tlmd.measure.reference import CacheProbe, DriftMonitor, ReferenceKernel, scheduled_gemm
-from tlmd.space.target import resolve, tvm_target, vector_unit
+from tlmd.space.hardware.target import resolve, tvm_target, vector_unit
 
 
 class Kernel(ReferenceKernel):

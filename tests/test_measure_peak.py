@@ -9,7 +9,7 @@ from tvm import te, topi
 from tlmd.data.types import Task
 from tlmd.measure.peak import Roofline, Traffic
 from tlmd.measure.program import traffic
-from tlmd.space.target import resolve
+from tlmd.space.hardware.target import resolve
 
 ROOFLINE = Roofline({"float32": 100.0, "int8": 400.0}, ((1 << 20, 80.0), (1 << 62, 20.0)))
 

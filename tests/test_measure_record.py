@@ -17,8 +17,8 @@ from tlmd.data.config import Config
 from tlmd.data.errors import BadInput
 from tlmd.data.types import Candidate, Outcome, Record, Status, Task
 from tlmd.records.store import RecordStore
+from tlmd.space.hardware.target import resolve
 from tlmd.space.space import TaskSpace
-from tlmd.space.target import resolve
 
 TASK = replace(modules.gemm(), target=resolve("native", 1))
 

@@ -32,7 +32,7 @@ from tlmd.data.types import MeasureInput, Status, Task
 from tlmd.measure.cores import plan_cores
 from tlmd.measure.measurer import Measurer
 from tlmd.measure.verify import ReferenceStore, make_input
-from tlmd.space.target import resolve
+from tlmd.space.hardware.target import resolve
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs fork and /proc")
 

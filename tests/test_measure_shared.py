@@ -15,8 +15,8 @@ from tlmd.data.errors import Failed
 from tlmd.data.types import MeasureInput, Outcome, Task
 from tlmd.measure.cores import CoreLayout, plan_cores
 from tlmd.measure.measurer import Measurer
+from tlmd.space.hardware.target import resolve
 from tlmd.space.space import InvalidCandidate, TaskSpace
-from tlmd.space.target import resolve
 
 TARGET = resolve("native", 1)
 

@@ -28,8 +28,8 @@ from tlmd.lowering.acceptance import accept
 from tlmd.lowering.passes import quantisation, rewrites
 from tlmd.lowering.preparation import lower_source, merged_tasks
 from tlmd.models.frontends import load_model
+from tlmd.space.hardware.target import has_vnni, resolve, tvm_target
 from tlmd.space.space import TaskSpace
-from tlmd.space.target import has_vnni, resolve, tvm_target
 
 INFO = resolve("native", 1)
 OLDER = resolve('{"kind": "llvm", "mcpu": "haswell"}', 1)

@@ -19,10 +19,10 @@ from tlmd.data.computation import DecisionKind
 from tlmd.data.errors import BadInput
 from tlmd.records import metaschedule
 from tlmd.space import intrinsics
+from tlmd.space.apply_trace import InvalidCandidate
+from tlmd.space.hardware.target import resolve, tvm_target
 from tlmd.space.importing import candidate_of
-from tlmd.space.schedule import InvalidCandidate
 from tlmd.space.space import TaskSpace
-from tlmd.space.target import resolve, tvm_target
 
 TASKS = [modules.gemm(), modules.convolution(), modules.softmax(), modules.elementwise()]
 

@@ -12,9 +12,9 @@ import tvm_ffi
 from tests import modules
 from tlmd.data.computation import DecisionKind
 from tlmd.data.types import Candidate, Task
-from tlmd.space import features, locations, schedule
+from tlmd.space import apply_trace, features, locations
+from tlmd.space.hardware.target import resolve, tvm_target
 from tlmd.space.space import InvalidCandidate, RepairedDecision, TaskSpace, module_hash
-from tlmd.space.target import resolve, tvm_target
 
 TASKS = [modules.gemm(), modules.convolution(), modules.softmax(), modules.elementwise()]
 
@@ -30,7 +30,7 @@ def test_random_candidates_are_applied_as_decided(space: TaskSpace) -> None:
     for _ in range(40):
         candidate = space.random(rng)
         final = space.finish(candidate).mod
-        again = schedule.build_module(space.module, space.trace_json(candidate), target)
+        again = apply_trace.build_module(space.module, space.trace_json(candidate), target)
         assert tvm_ffi.structural_equal(final, again)
         assert module_hash(final) == module_hash(again)
 
@@ -81,7 +81,7 @@ def test_a_broken_trace_is_an_invalid_candidate() -> None:
     module = tvm.ir.load_json(modules.gemm().module)
     trace = json.dumps([[["GetSBlock", [], ["nothing", "main"], ["b0"]]], []])
     with pytest.raises(InvalidCandidate):
-        schedule.build_module(module, trace, tvm_target(modules.native()))
+        apply_trace.build_module(module, trace, tvm_target(modules.native()))
 
 
 def test_parallel_extent_zero_leaves_the_loops_serial() -> None:

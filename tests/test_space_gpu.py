@@ -27,8 +27,8 @@ from tlmd.language.sentence import decode, encode
 from tlmd.language.uniform import draw_uniform
 from tlmd.model import checkpoint
 from tlmd.space import gpu_default
+from tlmd.space.hardware.target import resolve, tvm_target
 from tlmd.space.space import InvalidCandidate, TaskSpace
-from tlmd.space.target import resolve, tvm_target
 
 TASKS = tasks(CARD)
 GEMM, CONVOLUTION, SOFTMAX, DEPTHWISE = TASKS

@@ -17,8 +17,8 @@ from tlmd.language.uniform import draw_uniform
 from tlmd.lowering.alternatives import with_alternatives
 from tlmd.lowering.preparation import lower_source
 from tlmd.models.pytorch.torch_frontend import from_module
+from tlmd.space.hardware.target import resolve
 from tlmd.space.space import TaskSpace
-from tlmd.space.target import resolve
 
 # A core with AVX-512 has 32 registers of vectors, one with AVX2 16.
 MOST_SUMS = {"znver4": 28, "haswell": 12}

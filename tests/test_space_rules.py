@@ -13,9 +13,9 @@ from tvm.s_tir.meta_schedule.schedule_rule import PyScheduleRule
 from tests import modules
 from tlmd.data.computation import DecisionKind, Sketch
 from tlmd.language.sentence import decode, encode
-from tlmd.space import rules
+from tlmd.space.hardware.target import resolve
+from tlmd.space.rules import rules
 from tlmd.space.space import TaskSpace
-from tlmd.space.target import resolve
 
 
 @derived_object  # type: ignore[untyped-decorator]

@@ -15,8 +15,8 @@ from tests import modules
 from tlmd.data.computation import DecisionKind
 from tlmd.model.cost_model import CostModel, Measured
 from tlmd.space.features import PER_STORE, WIDTH, FeatureExtractor, speedup
+from tlmd.space.hardware.target import resolve
 from tlmd.space.space import TaskSpace
-from tlmd.space.target import resolve
 
 
 @given(st.integers(1, 1 << 20), st.integers(1, 256))

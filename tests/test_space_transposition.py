@@ -14,9 +14,9 @@ from tlmd.data.types import Task
 from tlmd.language.sentence import decode, encode
 from tlmd.lowering.identity import task_id
 from tlmd.lowering.lowering import as_task
-from tlmd.space import transposition
+from tlmd.space.hardware.target import resolve, tvm_target
+from tlmd.space.rules import transposition_sketches
 from tlmd.space.space import TaskSpace
-from tlmd.space.target import resolve, tvm_target
 
 INFO = resolve("native")
 
@@ -65,4 +65,4 @@ def test_a_sum_is_not_tiled_so() -> None:
     axis = te.reduce_axis((0, 8), "k")
     summed = te.compute((16,), lambda i: te.sum(data[axis, i], axis=axis), name="summed")
     module = tvm.IRModule({"main": te.create_prim_func([data, summed])})
-    assert transposition.sketch(module, 16) == []
+    assert transposition_sketches.sketch(module, 16) == []

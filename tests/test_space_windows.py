@@ -18,9 +18,9 @@ from tlmd.alternatives.kernel import VectorUnit
 from tlmd.language.sentence import decode, encode
 from tlmd.lowering.identity import task_id
 from tlmd.lowering.lowering import as_task
-from tlmd.space import windows
+from tlmd.space.hardware.target import resolve, tvm_target
+from tlmd.space.rules import window_sketches
 from tlmd.space.space import TaskSpace
-from tlmd.space.target import resolve, tvm_target
 
 INFO = resolve("native")
 UNIT = VectorUnit(16)
@@ -98,7 +98,7 @@ def test_depthwise_convolutions_are_computed_rightly(layer: Depthwise, seed: int
     module = layer.module()
     space = TaskSpace(as_task(task_id(module), module, "main", 1, INFO))
     own = len(space.sketches) - 1
-    traces = windows.sketch(module, UNIT, 16)
+    traces = window_sketches.sketch(module, UNIT, 16)
     assert len(traces) == 1
     candidate = space.random(Random(seed), own)
     assert (
@@ -124,15 +124,15 @@ def _pool(kind: str, channels: int, layout: str) -> Any:
 
 @pytest.mark.parametrize("kind", ["max", "avg"])
 def test_pools_have_the_sketch_where_channels_fill_vectors(kind: str) -> None:
-    assert len(windows.sketch(_pool(kind, 32, "NHWC"), UNIT, 16)) == 1
-    assert windows.sketch(_pool(kind, 3, "NHWC"), UNIT, 16) == []
-    assert windows.sketch(_pool(kind, 32, "NCHW"), UNIT, 16) == []
+    assert len(window_sketches.sketch(_pool(kind, 32, "NHWC"), UNIT, 16)) == 1
+    assert window_sketches.sketch(_pool(kind, 3, "NHWC"), UNIT, 16) == []
+    assert window_sketches.sketch(_pool(kind, 32, "NCHW"), UNIT, 16) == []
 
 
 def test_other_sums_do_not_have_it() -> None:
     left, right = te.placeholder((64, 32), name="left"), te.placeholder((32, 64), name="right")
     module = tvm.IRModule({"main": te.create_prim_func([left, right, topi.matmul(left, right)])})
-    assert windows.sketch(module, UNIT, 16) == []
+    assert window_sketches.sketch(module, UNIT, 16) == []
     soft = topi.nn.softmax(left, axis=-1)
     module = tvm.IRModule({"main": te.create_prim_func([left, soft])})
-    assert windows.sketch(module, UNIT, 16) == []
+    assert window_sketches.sketch(module, UNIT, 16) == []

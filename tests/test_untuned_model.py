@@ -15,7 +15,7 @@ from tlmd.client.untuned_model import UntunedModel
 from tlmd.data.model_spec import ModelSpec
 from tlmd.lowering.preparation import LoweredModel, lower_source
 from tlmd.models import frontends
-from tlmd.space.target import resolve
+from tlmd.space.hardware.target import resolve
 from tlmd.workloads import whole_model
 
 _TARGET = resolve("native", 1)

@@ -14,7 +14,7 @@ from tvm import relax
 
 from tests.lowered import INFO, lowered_module
 from tlmd.lowering import lowering
-from tlmd.space.target import tvm_target
+from tlmd.space.hardware.target import tvm_target
 
 NUMBERS = 48
 EXTREME = (np.inf, -np.inf, np.nan, 0.0, -0.0, 1e-30, -1e-30, 88.0, -88.0, 1e4, -1e4, 3e38)

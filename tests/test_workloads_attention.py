@@ -27,9 +27,9 @@ from tlmd.language.sentence import decode, encode
 from tlmd.lowering import lowering
 from tlmd.lowering.identity import task_id
 from tlmd.lowering.preparation import LoweredModel
-from tlmd.space.schedule import InvalidCandidate
+from tlmd.space.apply_trace import InvalidCandidate
+from tlmd.space.hardware.target import tvm_target, vector_unit
 from tlmd.space.space import TaskSpace
-from tlmd.space.target import tvm_target, vector_unit
 
 TARGET = tvm_target(INFO)
 LANES = vector_unit(TARGET).lanes

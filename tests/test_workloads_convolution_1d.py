@@ -13,7 +13,7 @@ from tests.alternative_programs import native_by_vectors
 from tlmd.lowering import lowering
 from tlmd.lowering.alternatives import with_alternatives
 from tlmd.models.pytorch.torch_frontend import from_module
-from tlmd.space.target import tvm_target
+from tlmd.space.hardware.target import tvm_target
 
 INFO = native_by_vectors()
 

@@ -19,9 +19,9 @@ from tlmd.data.types import TargetInfo
 from tlmd.language.sentence import decode, encode
 from tlmd.lowering import lowering
 from tlmd.lowering.passes import fuse_expansions
-from tlmd.space import expansions as sketches
+from tlmd.space.hardware.target import resolve, tvm_target
+from tlmd.space.rules import expansion_sketches as sketches
 from tlmd.space.space import TaskSpace
-from tlmd.space.target import resolve, tvm_target
 
 NARROW = resolve('{"kind":"llvm","mcpu":"x86-64-v3"}')
 LARGE = 64  # columns and rows of an image whose expansion to 64 channels has 1 MiB

@@ -22,7 +22,7 @@ from tlmd.data.model_spec import ModelSpec, Shapes
 from tlmd.lowering import acceptance
 from tlmd.models.frontends import load_model
 from tlmd.models.sources import SourceModel
-from tlmd.space import target as targets
+from tlmd.space.hardware import target as targets
 
 
 class Small(nn.Module):

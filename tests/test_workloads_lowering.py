@@ -19,7 +19,7 @@ from tlmd.models.frontends import load_model
 from tlmd.models.pytorch.torch_frontend import from_module
 from tlmd.models.sources import SourceModel
 from tlmd.records import metaschedule
-from tlmd.space.target import resolve, tvm_target
+from tlmd.space.hardware.target import resolve, tvm_target
 
 INFO = resolve("native")
 TARGET = tvm_target(INFO)

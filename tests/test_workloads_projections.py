@@ -11,7 +11,7 @@ import tvm
 from torch import nn
 
 from tests.lowered import INFO, error_of, lowered_module, outputs_of, task_names
-from tlmd.space.target import tvm_target, vector_unit
+from tlmd.space.hardware.target import tvm_target, vector_unit
 
 LANES = vector_unit(tvm_target(INFO)).lanes
 sdpa = nn.functional.scaled_dot_product_attention

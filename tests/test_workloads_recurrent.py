@@ -20,7 +20,7 @@ from tlmd.data.errors import BadInput
 from tlmd.lowering import lowering
 from tlmd.models.onnx import recurrent
 from tlmd.models.onnx.onnx_frontend import load_onnx
-from tlmd.space.target import resolve, tvm_target
+from tlmd.space.hardware.target import resolve, tvm_target
 
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 STEPS, BATCH, WIDTH, FEATURES = 5, 2, 3, 4

@@ -9,8 +9,8 @@ import pytest
 from tlmd.corpus import synthetic
 from tlmd.corpus.synthetic_operators import JOINED, SELDOM, USUAL
 from tlmd.data.types import Task
+from tlmd.space.hardware.target import resolve
 from tlmd.space.space import TaskSpace
-from tlmd.space.target import resolve
 
 
 def _portion(excluded: set[str], shares: Sequence[float] = USUAL) -> list[Task]:

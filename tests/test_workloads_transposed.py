@@ -22,7 +22,7 @@ from tlmd.lowering.passes.transposed_convolution import (
     as_convolution,
 )
 from tlmd.models.pytorch.torch_frontend import from_module
-from tlmd.space.target import resolve, tvm_target
+from tlmd.space.hardware.target import resolve, tvm_target
 
 sides = st.builds(
     lambda stride, kernel, padding, inputs, extra: Side(

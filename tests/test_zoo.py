@@ -48,7 +48,7 @@ def test_the_zoo_is_listed_without_loading_anything_heavy() -> None:
 
 @pytest.mark.parametrize("name", ["bert-tiny", "gemm-int8", "dcgan"])
 def test_the_number_of_tasks_is_what_the_zoo_says(name: str) -> None:
-    from tlmd.space.target import tvm_target
+    from tlmd.space.hardware.target import tvm_target
 
     target = modules.native()
     lowered = lowering.lower(frontends.load_model(name).module, tvm_target(target))

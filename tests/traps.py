@@ -18,7 +18,7 @@ from tlmd.data.config import MeasureConfig
 from tlmd.data.types import MeasureInput, Outcome, Status, Task
 from tlmd.measure.measurer import Measurer
 from tlmd.measure.verify import Argument, ReferenceStore
-from tlmd.space.target import resolve
+from tlmd.space.hardware.target import resolve
 
 EMPTY = "[[],[]]"
 N = 128
@@ -119,8 +119,8 @@ def gemm_trial(name: str, trace: str = EMPTY, incumbent_s: float | None = None) 
 
 
 def random_traces(module_json: str, count: int) -> list[str]:
-    from tlmd.space.schedule import context
-    from tlmd.space.target import tvm_target
+    from tlmd.space.apply_trace import context
+    from tlmd.space.hardware.target import tvm_target
 
     module = tvm.ir.load_json(module_json)
     sketch = context(tvm_target(TARGET), module).generate_design_space()[0]

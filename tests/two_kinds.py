@@ -140,7 +140,7 @@ def main(state: Path, model: str, trials: int, full: bool) -> dict[str, Any]:
     from actors.session import Settings
     from tlmd.daemon.service import Service
     from tlmd.data import config
-    from tlmd.space import target as targets
+    from tlmd.space.hardware import target as targets
 
     infos = {kind: targets.resolve(spec, 1) for kind, spec in KINDS.items()}
     of_slots = dict(KINDS)

@@ -10,7 +10,7 @@ from tlmd.data.types import Task
 from tlmd.lowering import lowering
 from tlmd.models import frontends
 from tlmd.models.zoo.catalogue import zoo
-from tlmd.space import target as targets
+from tlmd.space.hardware import target as targets
 
 from tests.test_zoo import FIXTURE  # isort: skip
 

@@ -21,7 +21,7 @@ from tlmd.data.types import (
 from tlmd.lowering import identity, lowering
 from tlmd.records import metaschedule
 from tlmd.records.store import RecordStore
-from tlmd.space import target as targets
+from tlmd.space.hardware import target as targets
 from tlmd.space.importing import candidate_of
 from tlmd.space.space import TaskSpace, module_hash
 

@@ -13,7 +13,7 @@ from tlmd.data.types import Record, TargetInfo, Task
 from tlmd.lowering import alternatives, lowering
 from tlmd.lowering.preparation import LoweredModel
 from tlmd.records import metaschedule
-from tlmd.space import target as targets
+from tlmd.space.hardware import target as targets
 from tlmd.space.space import TaskSpace
 from tlmd.workloads import whole_model
 

@@ -21,8 +21,8 @@ _SYSFS = Path("/sys/devices/system/cpu")
 
 def processor(context: CheckContext) -> Iterator[Finding]:
     """Check the CPU, the run cores and the governor of their clock."""
-    from tlmd.space.system_cpu import cpu_model
-    from tlmd.space.target import has_amx
+    from tlmd.space.hardware.system_cpu import cpu_model
+    from tlmd.space.hardware.target import has_amx
 
     cores, target = context.slot()
     unit = ", a matrix unit" if has_amx(target) else ""
@@ -91,7 +91,7 @@ def speed(context: CheckContext) -> Iterator[Finding]:
 
 def card(_context: CheckContext) -> Iterator[Finding]:
     """Say which CUDA card there is, and whether something can compile for it."""
-    from tlmd.space import target as targets
+    from tlmd.space.hardware import target as targets
 
     try:
         target = targets.resolve(CARD)

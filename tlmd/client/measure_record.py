@@ -16,8 +16,8 @@ from tlmd.data.types import Decision, MeasureInput, Outcome, Record, Status, Tas
 from tlmd.measure.cores import plan_cores
 from tlmd.measure.measurer import Measurer
 from tlmd.records.store import RecordStore
+from tlmd.space.hardware.target import resolve
 from tlmd.space.space import InvalidCandidate, TaskSpace
-from tlmd.space.target import resolve
 
 
 @dataclass(frozen=True)

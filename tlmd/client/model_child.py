@@ -62,8 +62,8 @@ def handle(channel: Channel) -> None:
     if request.is_slot_busy:
         _leave_run_cores(request.build)
     from tlmd.lowering import acceptance
-    from tlmd.space import host_cpu
-    from tlmd.space import target as targets
+    from tlmd.space.hardware import host_cpu
+    from tlmd.space.hardware import target as targets
 
     target = targets.resolve(request.target, len(request.run))
     if request.tasks:  # they are to be measured

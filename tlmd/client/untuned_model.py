@@ -15,7 +15,7 @@ from tlmd.client import reports
 from tlmd.data.types import TargetInfo
 from tlmd.lowering import lowering
 from tlmd.lowering.preparation import LoweredModel
-from tlmd.space import target as targets
+from tlmd.space.hardware import target as targets
 from tlmd.workloads import whole_model
 
 _LONGEST_MS = 5_000.0

@@ -154,7 +154,7 @@ def workload_tasks(
 ) -> list[Task]:
     """The tasks of one zoo network at one input shape; `restructure` as in `lowering.lower`."""
     from tlmd.lowering import lowering
-    from tlmd.space.target import tvm_target
+    from tlmd.space.hardware.target import tvm_target
 
     module, target = _load(workload).module, tvm_target(target_info)
     lowered = lowering.lower(module, target, restructure=restructure)

@@ -61,7 +61,7 @@ class _Operators(nn.Module):
 def _tasks(operators: list[Operator], target_info: TargetInfo) -> list[Task]:
     from tlmd.lowering import lowering
     from tlmd.models.pytorch.torch_frontend import from_module
-    from tlmd.space.target import tvm_target
+    from tlmd.space.hardware.target import tvm_target
 
     module = _Operators(operators).to_empty(device="cpu").eval().requires_grad_(False)
     for parameter in module.parameters():

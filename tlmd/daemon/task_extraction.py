@@ -85,8 +85,8 @@ class TaskExtractor:
 def tasks_of(request: ExtractionRequest, on_stage: Callable[[str], None]) -> Iterator[list[Task]]:
     """Yield the tasks of a model or a corpus in portions. Raises `BadInput` and `Failed`."""
     from tlmd.lowering.acceptance import accept
-    from tlmd.space import host_cpu
-    from tlmd.space import target as targets
+    from tlmd.space.hardware import host_cpu
+    from tlmd.space.hardware import target as targets
 
     target = request.slot or targets.resolve(request.target, request.cores)
     if request.slot is None:

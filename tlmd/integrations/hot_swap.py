@@ -30,7 +30,7 @@ from tlmd.models.pytorch import torch_frontend
 from tlmd.models.pytorch.operators import NotConvertible
 from tlmd.models.pytorch.tensors import to_numpy
 from tlmd.records.task_file import save_tasks
-from tlmd.space import target as targets
+from tlmd.space.hardware import target as targets
 from tlmd.workloads.compiled_model import use_threads
 
 _log = logging.getLogger("tlmd.integrations")

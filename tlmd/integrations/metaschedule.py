@@ -23,8 +23,8 @@ from tlmd.generate.generator import Generator
 from tlmd.lowering.identity import task_id
 from tlmd.model import checkpoint as checkpoints
 from tlmd.model.threads import one_thread
-from tlmd.space import target as targets
 from tlmd.space.cache import SpaceCache
+from tlmd.space.hardware import target as targets
 
 _loaded: dict[str, checkpoints.Checkpoint] = {}
 

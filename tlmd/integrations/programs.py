@@ -19,7 +19,7 @@ from tlmd.lowering.preparation import LoweredModel
 from tlmd.model.threads import one_thread
 from tlmd.records import metaschedule
 from tlmd.records.store import RecordStore
-from tlmd.space import target as targets
+from tlmd.space.hardware import target as targets
 from tlmd.space.space import TaskSpace
 from tlmd.workloads.compiled_model import Library
 from tlmd.workloads.huge_pages import in_huge_pages

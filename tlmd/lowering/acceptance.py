@@ -21,8 +21,8 @@ from tlmd.lowering.passes import quantisation
 from tlmd.lowering.preparation import LoweredModel, lower_source, merged_tasks
 from tlmd.models import frontends
 from tlmd.models.sources import SourceModel, first_line
-from tlmd.space import host_cpu
-from tlmd.space import target as targets
+from tlmd.space.hardware import host_cpu
+from tlmd.space.hardware import target as targets
 
 _TOLERANCE = {"float64": 1e-3, "float32": 1e-3, "float16": 2e-2, "bfloat16": 6e-2}
 _COARSE = 0.3  # of the formats with fewer bits

@@ -34,7 +34,7 @@ from tlmd.data.types import TargetInfo, Task
 from tlmd.lowering import lowering
 from tlmd.lowering.identity import task_id
 from tlmd.lowering.passes import rewrites
-from tlmd.space.target import has_amx, has_bf16, has_vnni, tvm_target, vector_unit
+from tlmd.space.hardware.target import has_amx, has_bf16, has_vnni, tvm_target, vector_unit
 
 _WORTH_TRYING = 1.5  # times the least work of a group
 _SHORT = {BF16: [PACKED_BF16], INT8: [PACKED_INT8]}

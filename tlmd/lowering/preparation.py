@@ -13,7 +13,7 @@ from tlmd.lowering import lowering
 from tlmd.lowering.alternatives import with_alternatives
 from tlmd.lowering.passes import quantisation
 from tlmd.models import frontends
-from tlmd.space import target as targets
+from tlmd.space.hardware import target as targets
 
 
 @dataclass

@@ -15,7 +15,7 @@ from tvm.s_tir import meta_schedule as ms
 
 from tlmd.data.computation import DecisionKind
 from tlmd.data.types import Candidate, Task
-from tlmd.space.schedule import InvalidCandidate
+from tlmd.space.apply_trace import InvalidCandidate
 from tlmd.space.space import TaskSpace
 
 _HEAVY = 5e8  # operations of one run; unscheduled they take about a second, a schedule half of it

@@ -15,7 +15,7 @@ from tlmd.measure.energy import EnergyMeter
 from tlmd.measure.executable import Executable
 from tlmd.measure.protocol import NO_REFERENCE, MeasureRequest
 from tlmd.space import gpu_default
-from tlmd.space.schedule import build_module
+from tlmd.space.apply_trace import build_module
 
 _NOT_FINITE = 0.10  # share of NaN and infinity in the reference above which inputs become positive
 _BASELINE_REPEATS, _BASELINE_S = 3, 0.2

@@ -19,7 +19,7 @@ from tlmd.measure.child_context import ChildContext, LoadedProgram, ServerContex
 from tlmd.measure.finalist_comparison import FinalistComparison
 from tlmd.measure.program import Program
 from tlmd.measure.protocol import MeasureReply, MeasureRequest, send
-from tlmd.space.schedule import InvalidCandidate
+from tlmd.space.apply_trace import InvalidCandidate
 
 
 def run(

@@ -13,7 +13,7 @@ from tlmd.measure import interleaving
 from tlmd.measure.child_context import ChildContext, outcome_of, speed_change
 from tlmd.measure.protocol import MeasureRequest
 from tlmd.measure.timing import Samples
-from tlmd.space.schedule import build_module
+from tlmd.space.apply_trace import build_module
 
 
 class FinalistComparison:

@@ -134,7 +134,7 @@ def _main(what: str, spec: str, cores: tuple[int, ...]) -> None:
     tvm_alone.import_tvm()
     import tvm
 
-    from tlmd.space.target import resolve
+    from tlmd.space.hardware.target import resolve
 
     os.sched_setaffinity(0, cores)
     info = resolve(spec)

@@ -14,7 +14,7 @@ from tlmd.alternatives.transforms import PARTS
 from tlmd.alternatives.words import bfloat16
 from tlmd.data.types import TargetInfo
 from tlmd.measure.cores import spread, threads
-from tlmd.space.target import has_amx, has_bf16, has_vnni
+from tlmd.space.hardware.target import has_amx, has_bf16, has_vnni
 
 _CHAINS = 12  # independent accumulators: latency of 4 cycles x 2 units, and some more
 _STEPS = 1 << 16  # 0.2 ms, so that starting threads does not matter

@@ -19,7 +19,7 @@ from tlmd.measure.noise import Reading
 from tlmd.measure.peak_kernels import multiply_adds_of_a_core
 from tlmd.measure.protocol import Setup
 from tlmd.measure.slot_lock import exclusively
-from tlmd.space.target import vector_unit
+from tlmd.space.hardware.target import vector_unit
 
 _SIZE, _TIMES = 64, 16  # 0.5 MFLOP, so many times: about 0.1 ms on a core; 48 KB of data
 _RUNS = 5

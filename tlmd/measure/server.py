@@ -54,8 +54,8 @@ class MeasureServer:
         tvm_alone.import_tvm()
         from tlmd.measure import child, child_context, program, verify
         from tlmd.measure.reference import gemm, settled_monitor
-        from tlmd.space import intrinsics, schedule
-        from tlmd.space.target import tvm_target
+        from tlmd.space import apply_trace, intrinsics
+        from tlmd.space.hardware.target import tvm_target
 
         self._sock = sock
         self._config = MeasureConfig.model_validate_json(setup.config_json)
@@ -79,9 +79,9 @@ class MeasureServer:
         self._context = child_context.ServerContext(
             setup, self._config, target, store, monitor, lock
         )
-        with contextlib.suppress(schedule.InvalidCandidate):
+        with contextlib.suppress(apply_trace.InvalidCandidate):
             # Applying a trace loads modules on first use; all children inherit them.
-            schedule.build_module(gemm(), "[[],[]]", target)
+            apply_trace.build_module(gemm(), "[[],[]]", target)
         store.prune()
         gc.collect()
         gc.freeze()  # a collection in a child would copy every page that it shares with us

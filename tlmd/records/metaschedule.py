@@ -47,7 +47,7 @@ def commit(database: Any, task: Task, trace: str, seconds: float, target: Any) -
     Trace.apply_json_to_schedule(json.loads(trace), schedule)
     arguments = ms.arg_info.ArgInfo.from_prim_func(module["main"])
     if trace != UNSCHEDULED:
-        from tlmd.space.schedule import finish
+        from tlmd.space.apply_trace import finish
 
         finish(schedule, task.target)
     seconds = seconds if math.isfinite(seconds) else _UNKNOWN_S

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 from tvm.s_tir import meta_schedule as ms
 
 from tlmd.data.types import TargetInfo
-from tlmd.space.schedule import context
-from tlmd.space.target import tvm_target
+from tlmd.space.apply_trace import context
+from tlmd.space.hardware.target import tvm_target
 
 PER_STORE = 164
 WIDTH = 2 * PER_STORE + 1

@@ -12,11 +12,11 @@ from tvm.s_tir import Trace
 
 from tlmd.data.computation import DecisionKind, OpenDecision
 from tlmd.data.types import Candidate, Decision
-from tlmd.space import schedule as applying
-from tlmd.space.schedule import InvalidCandidate
+from tlmd.space import apply_trace as applying
+from tlmd.space.apply_trace import InvalidCandidate
+from tlmd.space.hardware.target import tvm_target
 from tlmd.space.sketches import PARALLEL, plain_trace
 from tlmd.space.space import TaskSpace, module_hash
-from tlmd.space.target import tvm_target
 
 _DIGITS = 6  # of probabilities, which JSON may have rounded
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from tlmd.alternatives.alternative_sketches import PRODUCTS
 from tlmd.data.computation import Computation, DecisionKind, FactorLimit, OpenDecision
 from tlmd.data.types import TargetInfo
-from tlmd.space.target import tvm_target, vector_unit
+from tlmd.space.hardware.target import tvm_target, vector_unit
 
 _OTHERS = 4  # registers of weights and data
 _SUMMED = "R"

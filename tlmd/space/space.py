@@ -14,12 +14,12 @@ from tvm.s_tir.schedule import Instruction
 
 from tlmd.data.computation import Computation, DecisionKind, Sketch
 from tlmd.data.types import Candidate, Decision, Task
-from tlmd.space import schedule as applying
+from tlmd.space import apply_trace as applying
+from tlmd.space.apply_trace import InvalidCandidate, RepairedDecision
 from tlmd.space.describe import block_names, describe
+from tlmd.space.hardware.target import tvm_target
 from tlmd.space.locations import Locations, TiledNest, tiled_nest
-from tlmd.space.schedule import InvalidCandidate, RepairedDecision
 from tlmd.space.sketches import PlainTrace, plain_trace, read_sketch
-from tlmd.space.target import tvm_target
 
 # TVM's rules draw random numbers while they build sketches; a fixed seed gives fixed sketches.
 _SEED = 1

@@ -19,7 +19,7 @@ from tlmd.alternatives.attention.attention_operand import Operand
 from tlmd.lowering.passes.columns import View, columns_of
 from tlmd.lowering.passes.reshapes import order_of, static_shape
 from tlmd.lowering.passes.rewrites import dtype_of, factor_of, op_name, uses_of
-from tlmd.space.target import vector_unit
+from tlmd.space.hardware.target import vector_unit
 
 _RANK = 4  # images, heads, rows, elements of a head
 _WITHOUT_KEYS = (

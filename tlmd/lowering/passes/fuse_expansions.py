@@ -3,7 +3,7 @@
 An expansion is a convolution that makes few channels many, of 1 x 1 or the first one of a network.
 TVM's fusion ends at the second sum. But the result of a large expansion (MobileNet: 112 x 112 x 96,
 4.8 MB) would be written to memory and read again, though only the depthwise convolution needs it.
-`tlmd.space.expansions` is the sketch of such functions.
+`tlmd.space.rules.expansion_sketches` is the sketch of such functions.
 """
 
 from __future__ import annotations

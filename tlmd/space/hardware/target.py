@@ -18,7 +18,7 @@ from tlmd.alternatives.kernel import VectorUnit
 from tlmd.alternatives.words import bfloat16, int8
 from tlmd.data.errors import BadInput
 from tlmd.data.types import TargetInfo, content_hash
-from tlmd.space.system_cpu import cpu_model, flags, may_use_matrix_unit
+from tlmd.space.hardware.system_cpu import cpu_model, flags, may_use_matrix_unit
 
 # Widest first. The first one that the CPU has gives the ISA token and the vector bits.
 _X86_ISAS = (("avx512vnni", "avx512vnni", 512), ("avx512f", "avx512", 512), ("avx2", "avx2", 256))

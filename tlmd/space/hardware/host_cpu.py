@@ -14,8 +14,8 @@ from tvm.target import codegen
 
 from tlmd.data.errors import BadInput
 from tlmd.data.types import TargetInfo, Task
-from tlmd.space.system_cpu import CPUINFO, cpu_model, flags
-from tlmd.space.target import architecture, resolve, tvm_target
+from tlmd.space.hardware.system_cpu import CPUINFO, cpu_model, flags
+from tlmd.space.hardware.target import architecture, resolve, tvm_target
 
 # Instruction sets that LLVM uses where it may; its other features are about tuning.
 _CHECKED = {

@@ -18,7 +18,7 @@ from tlmd.alternatives import contraction
 from tlmd.alternatives.contraction import shape_of
 from tlmd.alternatives.kernel import VectorUnit
 from tlmd.alternatives.scheduling import StageSchedule, block_names, is_spatial
-from tlmd.space import windows
+from tlmd.space.rules import window_sketches
 from tlmd.space.sketches import PARALLEL
 
 _STRIP_BYTES = 400 << 10
@@ -77,7 +77,9 @@ def _find(program: StageSchedule) -> _Stages | None:
     if len(sums) != 2:
         return None
     expansion, depthwise = sums
-    is_expanded = _is_expansion(blocks[expansion]) and windows.is_by_channel(blocks[depthwise])
+    is_expanded = _is_expansion(blocks[expansion]) and window_sketches.is_by_channel(
+        blocks[depthwise]
+    )
     shapes = {name: _extents(program, name) for name in program.names}
     if not is_expanded or len(shapes[depthwise]) != _RANK:
         return None
@@ -88,7 +90,7 @@ def _find(program: StageSchedule) -> _Stages | None:
 
 def _is_expansion(block: Any) -> bool:
     """Whether each element is a sum of data times a column of weights."""
-    spatial = [one.var for one in windows.spatial_axes(block)]
+    spatial = [one.var for one in window_sketches.spatial_axes(block)]
     if len(spatial) != _RANK or len(block.reads) != 2:
         return False
     data, weights = (region.region[-1].min for region in block.reads)
@@ -97,7 +99,7 @@ def _is_expansion(block: Any) -> bool:
 
 def _extents(program: StageSchedule, name: str) -> list[int]:
     """Of the result of a block."""
-    axes = windows.spatial_axes(program.schedule.get(program.block(name)))
+    axes = window_sketches.spatial_axes(program.schedule.get(program.block(name)))
     return [int(one.dom.extent) for one in axes]
 
 
@@ -151,8 +153,8 @@ def _tile_depthwise(program: StageSchedule, name: str, rows: int, wide: int, mos
     columns, inner = program.tile(column, 2, most)
     parts, vector = schedule.split(vectors, [None, wide])
     schedule.reorder(image, strips, parts, row, columns, *sums, inner, vector, lane)
-    windows.write(program, name, columns, 2)
-    program.kernel((*windows.unrolled(program, sums), inner, vector), lane)
+    window_sketches.write(program, name, columns, 2)
+    program.kernel((*window_sketches.unrolled(program, sums), inner, vector), lane)
     return parts
 
 
@@ -168,7 +170,7 @@ def _tile_expansion(program: StageSchedule, stages: _Stages, most: int) -> None:
     outer, unrolled = program.tile(innermost, 2, _MOST_UNROLLED)
     vector, lane = program.vectors(channel)
     schedule.reorder(image, row, columns, *single, outer, unrolled, inner, vector, lane)
-    program.kernel((*windows.unrolled(program, single), unrolled, inner, vector), lane)
+    program.kernel((*window_sketches.unrolled(program, single), unrolled, inner, vector), lane)
     if stages.kept != stages.expansion:
         kept = program.block(stages.kept)
         schedule.reverse_compute_at(kept, columns, preserve_unit_loops=True)

@@ -13,9 +13,10 @@ from tvm.s_tir import meta_schedule as ms
 from tlmd.alternatives.alternative_sketches import sketches
 from tlmd.alternatives.named_intrinsics import register_named
 from tlmd.data.types import TargetInfo
-from tlmd.space import expansions, intrinsics, rules, transposition, windows
+from tlmd.space import intrinsics
+from tlmd.space.hardware.target import architecture, vector_unit
+from tlmd.space.rules import expansion_sketches, rules, transposition_sketches, window_sketches
 from tlmd.space.sketches import instructions
-from tlmd.space.target import architecture, vector_unit
 
 # The exceptions that TVM raises for a schedule it cannot apply. Its own errors are RuntimeErrors.
 TVM_ERRORS = (RuntimeError, ValueError, TypeError)
@@ -63,7 +64,7 @@ def design_space(target: Any, module: Any, seed: int) -> list[Any]:
     own = sketches(module, unit, _PARALLEL_EXTENT)
     if not own and target.kind.name != "cuda":
         cores = int(target.attrs.get("num-cores", 1))
-        own = expansions.sketch(module, unit, _PARALLEL_EXTENT, cores)
+        own = expansion_sketches.sketch(module, unit, _PARALLEL_EXTENT, cores)
     if own:
         return own
     plain = context(target, module, seed)
@@ -72,8 +73,8 @@ def design_space(target: Any, module: Any, seed: int) -> list[Any]:
         plain = _context(module, target, generator, seed)
     traces = [schedule.trace for schedule in plain.generate_design_space()]
     if target.kind.name != "cuda":
-        traces += transposition.sketch(module, _PARALLEL_EXTENT)
-        traces += windows.sketch(module, unit, _PARALLEL_EXTENT)
+        traces += transposition_sketches.sketch(module, _PARALLEL_EXTENT)
+        traces += window_sketches.sketch(module, unit, _PARALLEL_EXTENT)
     if rules.EXTRA_RULES:
         generator = rules.with_extra_rules(generator)
         extended = _context(module, target, generator, seed).generate_design_space()
