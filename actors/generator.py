@@ -10,9 +10,9 @@ from ray.actor import ActorHandle
 from tlmd.data import wire
 from tlmd.data.config import GenerateConfig
 from tlmd.generate.history import WrittenHistory
-from tlmd.model import checkpoint as checkpoints
 from tlmd.pipeline.orders import WriteOrder, Written
 from tlmd.space import tvm_alone
+from tlmd.tlm import checkpoint as checkpoints
 
 
 class GeneratorActor:
@@ -26,8 +26,8 @@ class GeneratorActor:
     ) -> None:
         tvm_alone.import_tvm()  # before torch, beside which it takes half a second longer
         from tlmd.generate.generator import Generator
-        from tlmd.model.device import best_device
-        from tlmd.model.threads import use_threads
+        from tlmd.tlm.device import best_device
+        from tlmd.tlm.threads import use_threads
 
         use_threads(1)
         blob = ray.get(registry.control.remote("blob", -1))

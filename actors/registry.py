@@ -10,7 +10,7 @@ import numpy as np
 
 from tlmd.data import wire
 from tlmd.data.config import RegistryConfig
-from tlmd.model.registry import Registry
+from tlmd.tlm.checkpoint_registry import Registry
 
 
 class RegistryActor:

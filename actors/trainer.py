@@ -13,9 +13,9 @@ from ray.actor import ActorHandle
 from tlmd.data import wire
 from tlmd.data.config import TrainConfig
 from tlmd.data.types import Record
-from tlmd.model import checkpoint as checkpoints
 from tlmd.pipeline.orders import Trained, TrainOrder
 from tlmd.space import tvm_alone
+from tlmd.tlm import checkpoint as checkpoints
 
 
 class TrainerActor:
@@ -30,8 +30,8 @@ class TrainerActor:
         tvm_alone.import_tvm()  # before torch, beside which it takes half a second longer
         from tlmd.learn.demonstrations import read_replay
         from tlmd.learn.finetune import FineTuner
-        from tlmd.model.device import best_device
-        from tlmd.model.threads import use_threads
+        from tlmd.tlm.device import best_device
+        from tlmd.tlm.threads import use_threads
 
         train = self._config = TrainConfig.model_validate(config)
         os.nice(train.niceness)

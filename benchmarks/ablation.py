@@ -175,9 +175,9 @@ def _judged(
 
 def _trained(arm: Arm, minutes: float, seed: int) -> Any:
     """A network that was trained for so many minutes of CPU."""
-    from tlmd.model import network
-    from tlmd.model.demonstration_file import read_demonstrations
-    from tlmd.model.training import Trainer, TrainingPlan, until
+    from tlmd.tlm import network
+    from tlmd.tlm.demonstration_file import read_demonstrations
+    from tlmd.tlm.training import Trainer, TrainingPlan, until
 
     tasks = [
         replace(task, prompt=arm.rewrite(task.prompt))

@@ -20,9 +20,9 @@ from tlmd.data.config import GenerateConfig
 from tlmd.data.types import Candidate, Record, Task
 from tlmd.generate.search import DecisionSearch
 from tlmd.language.sentence import BEST_QUALITY, WORST_QUALITY
-from tlmd.model.cost_model import CostModel
-from tlmd.model.ranking import spearman
 from tlmd.space.space import TaskSpace
+from tlmd.tlm.cost_model import CostModel
+from tlmd.tlm.ranking import spearman
 
 Rewrite = Callable[[Sequence[int]], tuple[int, ...]]
 """Makes another prompt of a prompt: what a language model was trained with."""
@@ -56,7 +56,7 @@ def entries(path: Path) -> list[Entry]:
 
 def fit_judge(bank: Sequence[Entry]) -> tuple[Any, report.Row]:
     """Trees fitted to the whole bank; and how well those of four fifths order the last fifth."""
-    from tlmd.model.cost_model import Measured
+    from tlmd.tlm.cost_model import Measured
 
     def part(table: Any, last: bool) -> Any:
         chosen = (np.arange(len(table.seconds)) % 5 == 4) == last
@@ -76,8 +76,8 @@ def fit_judge(bank: Sequence[Entry]) -> tuple[Any, report.Row]:
 def rankings(entry: Entry, checkpoint: Any, rewrite: Rewrite = tuple) -> dict[str, float]:
     """How well the language model and the cost model order the measured candidates."""
     from tlmd.learn.encode import encode_task
-    from tlmd.model.demonstration import TaskTensors
-    from tlmd.model.ranking import rank
+    from tlmd.tlm.demonstration import TaskTensors
+    from tlmd.tlm.ranking import rank
 
     encoded = encode_task(entry.task, entry.records)
     encoded = replace(encoded, prompt=rewrite(encoded.prompt))
@@ -115,7 +115,7 @@ def samples(
     """
     from tlmd.language.prompt import prompt
     from tlmd.language.uniform import draw_uniform
-    from tlmd.model.sampling import Sampler, SampleRequest
+    from tlmd.tlm.sampling import Sampler, SampleRequest
 
     space, rng = TaskSpace(entry.task), random.Random(seed)
     words = rewrite(prompt(space.computation, entry.task.target, space.sketches))
@@ -160,9 +160,9 @@ class _Applied:
     """Candidates of one task with their features, without those that TVM refuses."""
 
     def __init__(self, space: TaskSpace, candidates: Sequence[Candidate]) -> None:
-        from tlmd.model.decision_features import decision_features
         from tlmd.space.features import FeatureExtractor, speedup
         from tlmd.space.space import InvalidCandidate
+        from tlmd.tlm.decision_features import decision_features
 
         schedules, legal = [], []
         for candidate in candidates:

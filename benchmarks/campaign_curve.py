@@ -49,7 +49,7 @@ def main() -> int:
 
 
 def _measure(options: Any) -> report.Row:
-    from tlmd.model.cost_model import CostModel
+    from tlmd.tlm.cost_model import CostModel
 
     here, bank = report.machine(), bank_judge.entries(BANK)
     chosen: list[tuple[str, list[Any]]] = []
@@ -90,7 +90,7 @@ def _tables(path: Path, seed: int) -> list[Any]:
 
 
 def _judged(entry: Any, model: Any) -> report.Row:
-    from tlmd.model.ranking import spearman
+    from tlmd.tlm.ranking import spearman
 
     table = entry.table
     scores = model.score(table.features, table.speedups, table.decisions)

@@ -26,7 +26,7 @@ from benchmarks.bootstrap import geometric_mean_and_interval
 from benchmarks.measured import on_one_core, race, searched
 from tlmd.data.config import GenerateConfig
 from tlmd.data.types import Task
-from tlmd.model.checkpoint import Checkpoint
+from tlmd.tlm.checkpoint import Checkpoint
 
 _RANDOM, _SHIPPED = "random", "shipped"
 _COUNTS = (1, 4, 10, 16, 32)

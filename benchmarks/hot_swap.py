@@ -211,8 +211,8 @@ def _swap_driver(
 ) -> Iterator[SwapDriver]:
     """A cluster with a registry, a generator and a simulated slot."""
     from benchmarks import setting
-    from tlmd.model import checkpoint as checkpoints
     from tlmd.space.hardware.target import resolve
+    from tlmd.tlm import checkpoint as checkpoints
 
     checkpoints.unpack(_blob(preset, 0).tobytes(), scratch / "base")
     generate = GenerateConfig(checkpoint=str(scratch / "base"))
@@ -232,9 +232,9 @@ def _swap_driver(
 
 def _blob(preset: str, version: int) -> Any:
     """A checkpoint with random weights, as the trainer hands it over ``[n] uint8``."""
-    from tlmd.model import checkpoint as checkpoints
-    from tlmd.model import network
-    from tlmd.model.cost_model import CostModel
+    from tlmd.tlm import checkpoint as checkpoints
+    from tlmd.tlm import network
+    from tlmd.tlm.cost_model import CostModel
 
     made = checkpoints.Checkpoint(version, preset, network.create(preset, version), CostModel())
     return np.frombuffer(checkpoints.to_bytes(made), np.uint8)

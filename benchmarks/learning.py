@@ -29,8 +29,8 @@ from benchmarks.measured import compare_finalists
 from benchmarks.setting import pin
 from tlmd.data.config import SHIPPED
 from tlmd.data.types import Candidate, MeasureInput, Outcome, Task
-from tlmd.model import checkpoint
-from tlmd.model.checkpoint import Checkpoint
+from tlmd.tlm import checkpoint
+from tlmd.tlm.checkpoint import Checkpoint
 
 COUNTS = (1, 4, 10, 16)
 # Tasks of held-out networks: GEMM (two), batched GEMM, softmax, layer norm, convolution (3x3 with

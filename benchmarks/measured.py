@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from tlmd.data.config import GenerateConfig
     from tlmd.generate.generator import Generator
     from tlmd.measure.measurer import Measurer
-    from tlmd.model.checkpoint import Checkpoint
     from tlmd.records.store import RecordStore
+    from tlmd.tlm.checkpoint import Checkpoint
 
 _PER_TURN = 8
 
@@ -162,7 +162,7 @@ def mixed_writers(shares: Mapping[str, float]) -> list[tuple[Generator, float]]:
     """
     from tlmd.data.config import SHIPPED, GenerateConfig
     from tlmd.generate.generator import Generator
-    from tlmd.model import checkpoint
+    from tlmd.tlm import checkpoint
 
     shipped = checkpoint.load(SHIPPED)
     configs = {

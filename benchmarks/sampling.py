@@ -19,10 +19,10 @@ from benchmarks import report, setting
 from tlmd.data.errors import TlmdError
 from tlmd.data.types import Candidate
 from tlmd.language.prompt import prompt
-from tlmd.model import network
-from tlmd.model.sampling import Sampler, SampleRequest
 from tlmd.space.hardware.target import resolve
 from tlmd.space.space import InvalidCandidate, TaskSpace
+from tlmd.tlm import network
+from tlmd.tlm.sampling import Sampler, SampleRequest
 
 _WANTED = 150.0  # sentences a second
 _GROUP = 96  # a batch of 8 is picked from so many

@@ -23,8 +23,8 @@ from benchmarks.bank_tasks import BANK
 from benchmarks.bootstrap import geometric_mean_and_interval, mean_and_interval
 from benchmarks.measured import measure_proposals, on_one_core, race, searched
 from tlmd.data.types import Candidate, Proposal, Record, Task
-from tlmd.model.checkpoint import Checkpoint
-from tlmd.model.ranking import spearman
+from tlmd.tlm.checkpoint import Checkpoint
+from tlmd.tlm.ranking import spearman
 
 _COUNTS = (1, 4, 16)
 _ORDERS = ("log p", "log p best - worst", "cost model", "cost model @1", "cost model @4")

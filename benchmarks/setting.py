@@ -19,11 +19,11 @@ from tlmd.data.config import SHIPPED
 from tlmd.data.errors import BadInput
 from tlmd.data.types import Candidate, TargetInfo, Task
 from tlmd.lowering.identity import task_id
-from tlmd.model import checkpoint as checkpoints
-from tlmd.model import network
-from tlmd.model.checkpoint import Checkpoint
-from tlmd.model.cost_model import CostModel
 from tlmd.space.space import InvalidCandidate, TaskSpace, module_hash
+from tlmd.tlm import checkpoint as checkpoints
+from tlmd.tlm import network
+from tlmd.tlm.checkpoint import Checkpoint
+from tlmd.tlm.cost_model import CostModel
 
 
 def tasks(target: TargetInfo) -> list[Task]:

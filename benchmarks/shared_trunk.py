@@ -55,8 +55,8 @@ def main() -> int:
 def _document(options: Any) -> report.Row:
     import torch
 
-    from tlmd.model.demonstration_file import read_demonstrations
-    from tlmd.model.ranking import ranks
+    from tlmd.tlm.demonstration_file import read_demonstrations
+    from tlmd.tlm.ranking import ranks
 
     torch.set_num_threads(1)
     shipped = setting.load(options.checkpoint, options.untrained)
@@ -95,9 +95,9 @@ def _bank(shipped: Any) -> list[_Judged]:
     """The candidates that have a program and a sentence."""
     from tlmd.learn.encoding import Encoder
     from tlmd.learn.feature_tables import FeatureTables
-    from tlmd.model.demonstration import TaskDemonstrations, TaskTensors
     from tlmd.space.cache import SpaceCache
     from tlmd.space.space import TaskSpace
+    from tlmd.tlm.demonstration import TaskDemonstrations, TaskTensors
 
     tables = FeatureTables(SpaceCache())
     found = []
@@ -126,8 +126,8 @@ class _Scorer:
 
         import torch
 
-        from tlmd.model import network
-        from tlmd.model.decoder import Decoder
+        from tlmd.tlm import network
+        from tlmd.tlm.decoder import Decoder
 
         torch.manual_seed(seed)
         self._model = copy.deepcopy(model) if starts_shipped else network.create("nano", seed)
@@ -138,8 +138,8 @@ class _Scorer:
         """Train for so long by the process's clock; how many steps that were."""
         import torch
 
-        from tlmd.model.demonstration import TaskTensors
-        from tlmd.model.training import pair_loss
+        from tlmd.tlm.demonstration import TaskTensors
+        from tlmd.tlm.training import pair_loss
 
         rate = _RATE if learns else _RATE_OF_HEAD_ALONE
         self._model.requires_grad_(learns)
@@ -184,7 +184,7 @@ class _Scorer:
 
 def _correlations(judged: Sequence[tuple[Any, Any]]) -> Any:
     """``[tasks]``."""
-    from tlmd.model.ranking import spearman
+    from tlmd.tlm.ranking import spearman
 
     return np.array([spearman(scores, shares) for scores, shares in judged])
 

@@ -27,7 +27,7 @@ from benchmarks.bank_tasks import BANK
 from benchmarks.bootstrap import interval_of_ratio, mean_and_interval
 from tlmd.data.config import TrainConfig
 from tlmd.data.types import Record, Task
-from tlmd.model.checkpoint import Checkpoint
+from tlmd.tlm.checkpoint import Checkpoint
 
 _RECORDS = Path("benchmarks/data/synthetic.msgpack.xz")
 _SHIPPED = "shipped"

@@ -26,8 +26,8 @@ LONG = "tests.small_network:make_wide"
 
 def save_checkpoint(directory: Path) -> Path:
     """An untrained TLM: what these tests are about is not how good it is."""
-    from tlmd.model import checkpoint, network
-    from tlmd.model.cost_model import CostModel
+    from tlmd.tlm import checkpoint, network
+    from tlmd.tlm.cost_model import CostModel
 
     checkpoint.save(
         checkpoint.Checkpoint(0, "nano", network.create("nano", 0), CostModel()), directory

@@ -17,9 +17,9 @@ import msgpack
 import pytest
 
 from tlmd.language import vocabulary
-from tlmd.model import checkpoint as checkpoints
-from tlmd.model.checkpoint import Checkpoint
-from tlmd.model.registry import GateResult
+from tlmd.tlm import checkpoint as checkpoints
+from tlmd.tlm.checkpoint import Checkpoint
+from tlmd.tlm.checkpoint_registry import GateResult
 
 _NO_NETWORK: Any = None
 _NO_COST_MODEL: Any = None

@@ -10,11 +10,11 @@ from random import Random
 from tests import modules
 from tlmd.data.types import Candidate, Outcome, Record, Status, Task
 from tlmd.learn.encoding import Encoder
-from tlmd.model import network
-from tlmd.model.checkpoint import Checkpoint
-from tlmd.model.cost_model import CostModel
-from tlmd.model.demonstration import TaskDemonstrations
 from tlmd.space.space import TaskSpace
+from tlmd.tlm import network
+from tlmd.tlm.checkpoint import Checkpoint
+from tlmd.tlm.cost_model import CostModel
+from tlmd.tlm.demonstration import TaskDemonstrations
 
 GEMM, ADD = modules.gemm(), modules.elementwise()
 

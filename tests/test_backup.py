@@ -16,11 +16,11 @@ from tlmd import cli
 from tlmd.daemon.jobs import make_spec
 from tlmd.data.errors import BadInput, Failed
 from tlmd.data.types import JobState
-from tlmd.model import checkpoint as checkpoints
-from tlmd.model.registry import Registry
 from tlmd.records import backup, job_specs
 from tlmd.records.store import RecordStore
 from tlmd.records.task_file import load_tasks, save_tasks
+from tlmd.tlm import checkpoint as checkpoints
+from tlmd.tlm.checkpoint_registry import Registry
 
 _TASKS = "jobs/m-1.tasks"
 

@@ -22,9 +22,9 @@ from tlmd.generate.generator import Generator
 from tlmd.lowering import lowering
 from tlmd.measure.cores import card_cores
 from tlmd.measure.measurer import Measurer
-from tlmd.model import checkpoint
 from tlmd.models import frontends
 from tlmd.space.hardware import target as targets
+from tlmd.tlm import checkpoint
 from tlmd.workloads import whole_model
 
 pytestmark = pytest.mark.skipif(not tvm.cuda(0).exist, reason="there is no card")

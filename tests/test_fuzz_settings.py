@@ -21,8 +21,8 @@ from tlmd.daemon.http import HttpServer, make_app
 from tlmd.daemon.jobs import make_spec, to_job
 from tlmd.data import config, wire
 from tlmd.data.errors import BadInput
-from tlmd.model import checkpoint as checkpoints
-from tlmd.model.registry import Registry
+from tlmd.tlm import checkpoint as checkpoints
+from tlmd.tlm.checkpoint_registry import Registry
 
 TOML = b"""
 [measure]
@@ -157,8 +157,8 @@ def test_paths_of_any_form(server: HttpServer, data: st.DataObject) -> None:
 
 @pytest.fixture(scope="module")
 def blob() -> bytes:
-    from tlmd.model import network
-    from tlmd.model.cost_model import CostModel
+    from tlmd.tlm import network
+    from tlmd.tlm.cost_model import CostModel
 
     made = checkpoints.Checkpoint(1, "nano", network.create("nano", 0), CostModel(), {"steps": 3})
     return checkpoints.to_bytes(made)

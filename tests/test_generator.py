@@ -19,13 +19,13 @@ from tlmd.generate.propose import NOT_THE_TLM, Proposer, WrittenCandidate
 from tlmd.generate.search import DecisionSearch, structure
 from tlmd.language.uniform import draw_uniform
 from tlmd.learn.feature_tables import FeatureTables
-from tlmd.model import network
-from tlmd.model.checkpoint import Checkpoint
-from tlmd.model.cost_model import CostModel, Measured
-from tlmd.model.decision_features import decision_features
 from tlmd.space.cache import SpaceCache
 from tlmd.space.features import WIDTH as FEATURES
 from tlmd.space.space import TaskSpace
+from tlmd.tlm import network
+from tlmd.tlm.checkpoint import Checkpoint
+from tlmd.tlm.cost_model import CostModel, Measured
+from tlmd.tlm.decision_features import decision_features
 
 TASK = modules.gemm()
 

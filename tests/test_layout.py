@@ -61,7 +61,7 @@ ALLOWED_WORDS = {
     "actors/ray_metrics.py": {"Gauge", "gauge"},  # a class of Ray
     "benchmarks/pipeline.md": {"lessons"},  # a key of older figures
     # the name of a file of every checkpoint
-    "tlmd/model/checkpoint.py": {"ranker"},
+    "tlmd/tlm/checkpoint.py": {"ranker"},
     "tests/fake_checkpoints.py": {"ranker"},
     "tests/test_fuzz_settings.py": {"ranker"},
     "tests/test_model.py": {"ranker"},

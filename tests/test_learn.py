@@ -25,12 +25,12 @@ from tlmd.learn.encoding import Encoder
 from tlmd.learn.finetune import MAX_HELD_OUT, FineTuner, Report, _held_out_examples
 from tlmd.learn.gate import evaluate, regression
 from tlmd.learn.task_datasets import ReadBudget, RecordReader, TaskDataset, is_held_out
-from tlmd.model.checkpoint import from_bytes, load, to_bytes
-from tlmd.model.cost_model import Measured
-from tlmd.model.demonstration import Demonstration, TaskDemonstrations
-from tlmd.model.training import Trainer, TrainingPlan, _learning_rate
 from tlmd.space.features import pack_features
 from tlmd.space.space import TaskSpace
+from tlmd.tlm.checkpoint import from_bytes, load, to_bytes
+from tlmd.tlm.cost_model import Measured
+from tlmd.tlm.demonstration import Demonstration, TaskDemonstrations
+from tlmd.tlm.training import Trainer, TrainingPlan, _learning_rate
 
 
 @pytest.fixture(scope="module")

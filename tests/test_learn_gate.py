@@ -22,13 +22,13 @@ from tlmd.language.vocabulary import IDS
 from tlmd.learn import demonstrations
 from tlmd.learn.encoding import Encoder
 from tlmd.learn.gate import EvalResult, HeldOut, evaluate, judge, regression
-from tlmd.model import network
-from tlmd.model.checkpoint import Checkpoint
-from tlmd.model.cost_model import CostModel
-from tlmd.model.demonstration import Demonstration
-from tlmd.model.registry import GateResult
-from tlmd.model.training import Trainer, TrainingPlan
 from tlmd.space.space import TaskSpace
+from tlmd.tlm import network
+from tlmd.tlm.checkpoint import Checkpoint
+from tlmd.tlm.checkpoint_registry import GateResult
+from tlmd.tlm.cost_model import CostModel
+from tlmd.tlm.demonstration import Demonstration
+from tlmd.tlm.training import Trainer, TrainingPlan
 
 
 def test_the_policies_choose_what_they_say() -> None:

@@ -19,16 +19,16 @@ from tlmd.language import vocabulary
 from tlmd.language.prompt import prompt
 from tlmd.language.sentence import BEST_QUALITY, decode, encode
 from tlmd.learn.encoding import Encoder
-from tlmd.model import checkpoint, network, training
-from tlmd.model.checkpoint import Checkpoint
-from tlmd.model.cost_model import CostModel, Measured
-from tlmd.model.decoder import Decoder
-from tlmd.model.demonstration import Demonstration, TaskDemonstrations, TaskTensors
-from tlmd.model.demonstration_file import read_demonstrations, write_demonstrations
-from tlmd.model.ranking import rank
-from tlmd.model.sampling import Sampler, SampleRequest
-from tlmd.model.training import Trainer, TrainingPlan
 from tlmd.space.space import TaskSpace
+from tlmd.tlm import checkpoint, network, training
+from tlmd.tlm.checkpoint import Checkpoint
+from tlmd.tlm.cost_model import CostModel, Measured
+from tlmd.tlm.decoder import Decoder
+from tlmd.tlm.demonstration import Demonstration, TaskDemonstrations, TaskTensors
+from tlmd.tlm.demonstration_file import read_demonstrations, write_demonstrations
+from tlmd.tlm.ranking import rank
+from tlmd.tlm.sampling import Sampler, SampleRequest
+from tlmd.tlm.training import Trainer, TrainingPlan
 
 
 def request(task: Task, count: int, **changes: object) -> tuple[TaskSpace, SampleRequest]:

@@ -14,14 +14,14 @@ from tests import modules
 from tlmd.data.computation import DecisionKind
 from tlmd.data.types import Candidate, Task
 from tlmd.language.uniform import draw_uniform
-from tlmd.model import placement_features
-from tlmd.model.decision_features import (
+from tlmd.space.space import TaskSpace
+from tlmd.tlm import placement_features
+from tlmd.tlm.decision_features import (
     FIRST_DEPTH,
     WIDTH,
     decision_features,
     decision_speedup,
 )
-from tlmd.space.space import TaskSpace
 
 SPACE = TaskSpace(modules.gemm())
 

@@ -17,13 +17,13 @@ from tlmd.data.errors import BadInput
 from tlmd.data.types import Outcome, Status
 from tlmd.learn import distill, encode, pretrain
 from tlmd.learn.demonstrations import REPLAY
-from tlmd.model import checkpoint
-from tlmd.model.demonstration import count_demonstrations
-from tlmd.model.demonstration_file import read_demonstrations
-from tlmd.model.ranking import spearman
 from tlmd.records.dataset import write_dataset
 from tlmd.records.task_file import save_tasks
 from tlmd.space.features import WIDTH
+from tlmd.tlm import checkpoint
+from tlmd.tlm.demonstration import count_demonstrations
+from tlmd.tlm.demonstration_file import read_demonstrations
+from tlmd.tlm.ranking import spearman
 
 _NOT_NEEDED = ("tvm", "ray", "xgboost", "pydantic", "fastapi", "onnx", "scipy.stats")
 
@@ -48,7 +48,7 @@ def test_the_three_commands_make_a_checkpoint(
 
     weights = tmp_path / "model.safetensors"
     code = (
-        "import sys; from tlmd.model import pretrain; pretrain.main(sys.argv[1:]); "
+        "import sys; from tlmd.tlm import pretrain; pretrain.main(sys.argv[1:]); "
         f"loaded = set({_NOT_NEEDED!r}) & set(sys.modules); assert not loaded, loaded"
     )
     command = [sys.executable, "-c", code, "--demonstrations", str(encoded), "--out", str(weights)]

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 from tests.fake_checkpoints import accept, folders, refuse
 from tlmd.data.errors import BadInput, Failed
-from tlmd.model import checkpoint as checkpoints
-from tlmd.model import network
-from tlmd.model.checkpoint import Checkpoint
-from tlmd.model.cost_model import CostModel
-from tlmd.model.registry import GateResult, Registry
+from tlmd.tlm import checkpoint as checkpoints
+from tlmd.tlm import network
+from tlmd.tlm.checkpoint import Checkpoint
+from tlmd.tlm.checkpoint_registry import GateResult, Registry
+from tlmd.tlm.cost_model import CostModel
 
 
 @pytest.fixture(scope="module", autouse=True)

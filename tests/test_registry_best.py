@@ -13,9 +13,9 @@ from tests import fake_checkpoints
 from tests.fake_checkpoints import accept, blob, folders
 from tlmd.data.config import RegistryConfig
 from tlmd.learn.gate import EvalResult, ranked
-from tlmd.model import checkpoint as checkpoints
-from tlmd.model.checkpoint import Checkpoint
-from tlmd.model.registry import GateResult, Registry
+from tlmd.tlm import checkpoint as checkpoints
+from tlmd.tlm.checkpoint import Checkpoint
+from tlmd.tlm.checkpoint_registry import GateResult, Registry
 
 
 @pytest.fixture(scope="module", autouse=True)

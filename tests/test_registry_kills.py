@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 
 from tests import fake_checkpoints
 from tests.fake_checkpoints import accept, blob, folders, refuse
-from tlmd.model import checkpoint as checkpoints
-from tlmd.model.registry import Registry
+from tlmd.tlm import checkpoint as checkpoints
+from tlmd.tlm.checkpoint_registry import Registry
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -25,10 +25,10 @@ from tlmd.generate.limits import repaired
 from tlmd.generate.refine import moved
 from tlmd.language.sentence import decode, encode
 from tlmd.language.uniform import draw_uniform
-from tlmd.model import checkpoint
 from tlmd.space import gpu_default
 from tlmd.space.hardware.target import resolve, tvm_target
 from tlmd.space.space import InvalidCandidate, TaskSpace
+from tlmd.tlm import checkpoint
 
 TASKS = tasks(CARD)
 GEMM, CONVOLUTION, SOFTMAX, DEPTHWISE = TASKS

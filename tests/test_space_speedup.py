@@ -13,10 +13,10 @@ from tvm import te, topi
 
 from tests import modules
 from tlmd.data.computation import DecisionKind
-from tlmd.model.cost_model import CostModel, Measured
 from tlmd.space.features import PER_STORE, WIDTH, FeatureExtractor, speedup
 from tlmd.space.hardware.target import resolve
 from tlmd.space.space import TaskSpace
+from tlmd.tlm.cost_model import CostModel, Measured
 
 
 @given(st.integers(1, 1 << 20), st.integers(1, 256))

@@ -15,13 +15,13 @@ from tests.test_records_store import record, task
 from tlmd.alternatives.transforms import transform
 from tlmd.data import config, wire
 from tlmd.data.errors import BadInput
-from tlmd.model import checkpoint as checkpoints
-from tlmd.model import registry_state
-from tlmd.model.registry import Registry
-from tlmd.model.registry_state import RegistryState
 from tlmd.records.dataset import read_dataset, write_dataset
 from tlmd.records.store import RecordStore
 from tlmd.records.task_file import load_tasks, read_tasks, save_tasks
+from tlmd.tlm import checkpoint as checkpoints
+from tlmd.tlm import registry_state
+from tlmd.tlm.checkpoint_registry import Registry
+from tlmd.tlm.registry_state import RegistryState
 
 
 def newer(data: bytes, version: int) -> bytes:

@@ -19,12 +19,12 @@ from tlmd.data.types import Task
 from tlmd.language.prompt import MAX_PROMPT, prompt
 from tlmd.language.sentence import decode, encode, layout
 from tlmd.lowering import lowering
-from tlmd.model import network
-from tlmd.model.network import POSITIONS
-from tlmd.model.sampling import Sampler, SampleRequest
 from tlmd.models import frontends
 from tlmd.models.zoo.catalogue import zoo
 from tlmd.space.space import TaskSpace
+from tlmd.tlm import network
+from tlmd.tlm.network import POSITIONS
+from tlmd.tlm.sampling import Sampler, SampleRequest
 
 # Every distinct task of every network of the zoo, written by `python -m tests.zoo_tasks`.
 FIXTURE = Path(__file__).parent / "data" / "zoo_tasks.msgpack.z"

@@ -14,8 +14,8 @@ from tests import endtoend, processes
 from tests.chaos.daemon_process import GIVE_UP_S, DaemonProcess
 from tests.chaos.simulated_daemon import HARDWARE, SLOTS
 from tlmd.data.errors import BadInput, Failed, NoDaemon
-from tlmd.model import checkpoint
 from tlmd.records.store import RecordStore
+from tlmd.tlm import checkpoint
 
 _ESSENTIAL = Counter(measurer=SLOTS, generator=1, registry=1)
 _STRAYS_S = 30.0  # an actor may close files before it ends

@@ -79,8 +79,8 @@ def linker(context: CheckContext) -> Iterator[Finding]:
 def checkpoint(context: CheckContext) -> Iterator[Finding]:
     """Check that the configured TLM loads and has the vocabulary of this tlmd."""
     from tlmd.data.config import SHIPPED
-    from tlmd.model import checkpoint as checkpoints
-    from tlmd.model import network
+    from tlmd.tlm import checkpoint as checkpoints
+    from tlmd.tlm import network
 
     configured = context.config.generate.checkpoint
     source = Path(configured) if configured else SHIPPED

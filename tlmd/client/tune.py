@@ -30,8 +30,8 @@ from tlmd.data.config import SHIPPED, Config
 from tlmd.data.errors import BadInput, Failed, Interrupted, NoDaemon
 from tlmd.data.state_dir import make_state_dir
 from tlmd.measure.cores import CARD, plan_slots
-from tlmd.model import checkpoint as checkpoints
 from tlmd.models import frontends
+from tlmd.tlm import checkpoint as checkpoints
 
 __all__ = ["Display", "TuneResult", "run"]
 _END_S = 90.0

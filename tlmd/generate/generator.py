@@ -11,12 +11,12 @@ from tlmd.generate.apply import apply_new
 from tlmd.generate.pick import pick
 from tlmd.generate.propose import NOT_THE_TLM, Proposer, WrittenCandidate
 from tlmd.generate.search import DecisionSearch, structure
-from tlmd.model.checkpoint import Checkpoint
-from tlmd.model.cost_model import Floats
-from tlmd.model.decision_features import decision_features
 from tlmd.space.cache import SpaceCache
 from tlmd.space.features import FeatureExtractors, pack_features, speedup
 from tlmd.space.space import TaskSpace
+from tlmd.tlm.checkpoint import Checkpoint
+from tlmd.tlm.cost_model import Floats
+from tlmd.tlm.decision_features import decision_features
 
 
 class Generator:

@@ -7,7 +7,7 @@ from collections.abc import Hashable, Sequence
 
 import numpy as np
 
-from tlmd.model.cost_model import Floats
+from tlmd.tlm.cost_model import Floats
 
 
 def pick(

@@ -14,9 +14,9 @@ from tlmd.generate.limits import repaired
 from tlmd.generate.refine import moved
 from tlmd.language.prompt import prompt
 from tlmd.language.uniform import draw_uniform
-from tlmd.model.checkpoint import Checkpoint
-from tlmd.model.sampling import Sampler, SampleRequest
 from tlmd.space.space import InvalidCandidate, TaskSpace
+from tlmd.tlm.checkpoint import Checkpoint
+from tlmd.tlm.sampling import Sampler, SampleRequest
 
 NOT_THE_TLM = -1  # the version of a candidate that the TLM did not write
 

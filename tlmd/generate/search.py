@@ -14,9 +14,9 @@ from collections.abc import Collection, Hashable, Sequence
 from tlmd.data.computation import DecisionKind, Sketch
 from tlmd.data.types import Candidate
 from tlmd.generate.refine import moved
-from tlmd.model.cost_model import CostModel
-from tlmd.model.decision_features import decision_features, decision_speedup
 from tlmd.space.space import TaskSpace
+from tlmd.tlm.cost_model import CostModel
+from tlmd.tlm.decision_features import decision_features, decision_speedup
 
 _PARENTS = 16
 _CHILDREN = 4  # of each parent in a generation

@@ -21,10 +21,10 @@ from tlmd.data.config import SHIPPED, GenerateConfig
 from tlmd.data.types import Candidate, Outcome, Proposal, Record, Status, Task
 from tlmd.generate.generator import Generator
 from tlmd.lowering.identity import task_id
-from tlmd.model import checkpoint as checkpoints
-from tlmd.model.threads import one_thread
 from tlmd.space.cache import SpaceCache
 from tlmd.space.hardware import target as targets
+from tlmd.tlm import checkpoint as checkpoints
+from tlmd.tlm.threads import one_thread
 
 _loaded: dict[str, checkpoints.Checkpoint] = {}
 

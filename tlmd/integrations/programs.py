@@ -16,11 +16,11 @@ from tlmd.data.types import Candidate, Proposal, Record, TargetInfo, Task
 from tlmd.lowering import lowering
 from tlmd.lowering.alternatives import substitute, with_alternatives
 from tlmd.lowering.preparation import LoweredModel
-from tlmd.model.threads import one_thread
 from tlmd.records import metaschedule
 from tlmd.records.store import RecordStore
 from tlmd.space.hardware import target as targets
 from tlmd.space.space import TaskSpace
+from tlmd.tlm.threads import one_thread
 from tlmd.workloads.compiled_model import Library
 from tlmd.workloads.huge_pages import in_huge_pages
 
@@ -109,7 +109,7 @@ class ProgramSource:
     def _propose(self, task: Task) -> Proposal | None:
         if self._generator is None:
             from tlmd.generate.generator import Generator
-            from tlmd.model import checkpoint
+            from tlmd.tlm import checkpoint
 
             self._generator = Generator(checkpoint.load())
         with one_thread():

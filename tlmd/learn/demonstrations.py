@@ -11,8 +11,8 @@ from pathlib import Path
 from tlmd.data.config import SHIPPED
 from tlmd.data.errors import BadInput
 from tlmd.data.types import Record
-from tlmd.model.demonstration import TaskDemonstrations
-from tlmd.model.demonstration_file import read_demonstrations, write_demonstrations
+from tlmd.tlm.demonstration import TaskDemonstrations
+from tlmd.tlm.demonstration_file import read_demonstrations, write_demonstrations
 
 REPLAY = "replay.msgpack.gz"
 """The file, beside TLM-base, with some demonstrations that fine-tuning shows again."""

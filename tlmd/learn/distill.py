@@ -19,12 +19,12 @@ from tlmd.data.types import Task
 from tlmd.generate.search import DecisionSearch
 from tlmd.language.uniform import draw_uniform
 from tlmd.learn.encoding import Encoder
-from tlmd.model import checkpoint as checkpoints
-from tlmd.model.cost_model import CostModel
-from tlmd.model.demonstration import TaskDemonstrations, count_demonstrations
-from tlmd.model.demonstration_file import write_demonstrations
 from tlmd.records.task_file import read_tasks
 from tlmd.space.space import TaskSpace
+from tlmd.tlm import checkpoint as checkpoints
+from tlmd.tlm.cost_model import CostModel
+from tlmd.tlm.demonstration import TaskDemonstrations, count_demonstrations
+from tlmd.tlm.demonstration_file import write_demonstrations
 
 _DRAWN = 96  # candidates of a task that are drawn at random
 _GENERATIONS = 3

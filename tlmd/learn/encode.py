@@ -1,6 +1,6 @@
 """Encode records for training: `python -m tlmd.learn.encode --records FILE --out FILE`.
 
-`FILE` is what `python -m tlmd.model.pretrain` trains on, on any machine and without TVM.
+`FILE` is what `python -m tlmd.tlm.pretrain` trains on, on any machine and without TVM.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from pathlib import Path
 from tlmd.data.types import Record, Status, Task
 from tlmd.learn.demonstrations import shares
 from tlmd.learn.encoding import Encoder
-from tlmd.model.demonstration import TaskDemonstrations, count_demonstrations
-from tlmd.model.demonstration_file import write_demonstrations
 from tlmd.records.dataset import read_dataset
 from tlmd.records.store import RecordStore
 from tlmd.space.space import TaskSpace
+from tlmd.tlm.demonstration import TaskDemonstrations, count_demonstrations
+from tlmd.tlm.demonstration_file import write_demonstrations
 
 _FEWEST = 4  # sentences; fewer show no differences
 

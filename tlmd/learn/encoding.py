@@ -7,9 +7,9 @@ from tlmd.language.legal_words import LegalLocations, legal_words
 from tlmd.language.prompt import prompt
 from tlmd.language.sentence import choice_mask, encode
 from tlmd.language.vocabulary import MAX_SKETCHES
-from tlmd.model.demonstration import Demonstration
-from tlmd.model.network import POSITIONS
 from tlmd.space.space import TaskSpace
+from tlmd.tlm.demonstration import Demonstration
+from tlmd.tlm.network import POSITIONS
 
 
 class Encoder:

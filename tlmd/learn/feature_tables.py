@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from tlmd.data.types import Record, Task
-from tlmd.model import decision_features as decided
-from tlmd.model.cost_model import Floats, Measured
 from tlmd.space.cache import SpaceCache
 from tlmd.space.features import WIDTH, FeatureExtractors, speedup, unpack_features
 from tlmd.space.space import InvalidCandidate
+from tlmd.tlm import decision_features as decided
+from tlmd.tlm.cost_model import Floats, Measured
 
 _FEWEST = 4  # records of a task; fewer show no order
 

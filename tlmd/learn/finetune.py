@@ -16,11 +16,11 @@ from tlmd.data.types import Record, Task
 from tlmd.learn.demonstrations import policy
 from tlmd.learn.gate import HeldOut
 from tlmd.learn.task_datasets import ReadBudget, RecordReader, TaskDataset
-from tlmd.model.checkpoint import Checkpoint
-from tlmd.model.cost_model import CostModel
-from tlmd.model.demonstration import TaskDemonstrations, count_demonstrations
-from tlmd.model.network import Gpt2
-from tlmd.model.training import Trainer, TrainingPlan
+from tlmd.tlm.checkpoint import Checkpoint
+from tlmd.tlm.cost_model import CostModel
+from tlmd.tlm.demonstration import TaskDemonstrations, count_demonstrations
+from tlmd.tlm.network import Gpt2
+from tlmd.tlm.training import Trainer, TrainingPlan
 
 MAX_HELD_OUT = 64  # tasks for the gate
 _BESIDE = 12  # sentences that a held-out one is compared with

@@ -10,12 +10,12 @@ import torch
 
 from tlmd.data.config import RegistryConfig
 from tlmd.language.sentence import BEST_QUALITY
-from tlmd.model.checkpoint import Checkpoint
-from tlmd.model.decoder import Decoder
-from tlmd.model.demonstration import TaskDemonstrations, TaskTensors
-from tlmd.model.network import Gpt2
-from tlmd.model.registry import GateResult
-from tlmd.model.training import DIFFERENT, TrainingPlan
+from tlmd.tlm.checkpoint import Checkpoint
+from tlmd.tlm.checkpoint_registry import GateResult
+from tlmd.tlm.decoder import Decoder
+from tlmd.tlm.demonstration import TaskDemonstrations, TaskTensors
+from tlmd.tlm.network import Gpt2
+from tlmd.tlm.training import DIFFERENT, TrainingPlan
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Make TLM-base: `python -m tlmd.learn.pretrain --records FILE --model WEIGHTS --out DIR`.
 
 The cost model is fitted to the measured records, without those whose build took too long: their
-speed is unknown. `WEIGHTS` is the language model that `python -m tlmd.model.pretrain` has trained;
+speed is unknown. `WEIGHTS` is the language model that `python -m tlmd.tlm.pretrain` has trained;
 without it the checkpoint has random weights, and serves for its cost model only.
 
 `--start DIR` keeps the trees of a checkpoint and adds new ones, for records of programs that it has
@@ -25,12 +25,12 @@ from tlmd.data.config import SHIPPED
 from tlmd.learn.demonstrations import write_replay
 from tlmd.learn.encode import add_records_option, read_all_records
 from tlmd.learn.feature_tables import FeatureTables
-from tlmd.model import checkpoint as checkpoints
-from tlmd.model import network
-from tlmd.model.checkpoint import Checkpoint
-from tlmd.model.cost_model import CostModel, Measured
-from tlmd.model.demonstration_file import read_demonstrations
 from tlmd.space.cache import SpaceCache
+from tlmd.tlm import checkpoint as checkpoints
+from tlmd.tlm import network
+from tlmd.tlm.checkpoint import Checkpoint
+from tlmd.tlm.cost_model import CostModel, Measured
+from tlmd.tlm.demonstration_file import read_demonstrations
 
 _REPLAYED = 250  # at most so many tasks of a file: kinds of which there are few stay known
 _ADDED = 120  # trees

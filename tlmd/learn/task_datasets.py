@@ -9,9 +9,9 @@ from tlmd.data.types import Outcome, Record, Status, Task
 from tlmd.learn.demonstrations import SelectionPolicy, shares
 from tlmd.learn.encoding import Encoder
 from tlmd.learn.feature_tables import FeatureTables
-from tlmd.model.cost_model import Measured
-from tlmd.model.demonstration import Demonstration, TaskDemonstrations
 from tlmd.space.cache import SpaceCache
+from tlmd.tlm.cost_model import Measured
+from tlmd.tlm.demonstration import Demonstration, TaskDemonstrations
 
 
 @dataclass(frozen=True)

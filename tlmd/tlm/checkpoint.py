@@ -23,8 +23,8 @@ from tlmd.language import vocabulary
 from tlmd.processes.durable import sync
 
 if TYPE_CHECKING:
-    from tlmd.model.cost_model import CostModel
-    from tlmd.model.network import Gpt2
+    from tlmd.tlm.cost_model import CostModel
+    from tlmd.tlm.network import Gpt2
 
 _SCHEMA = 1
 _MODEL, _COST_MODEL, _MANIFEST = "model.safetensors", "ranker.ubj", "manifest.json"
@@ -124,8 +124,8 @@ def _restore(parts: _Parts, where: str) -> Checkpoint:
     # Imported here, so that the registry, which only copies files, needs neither torch nor xgboost.
     import safetensors.torch
 
-    from tlmd.model import network
-    from tlmd.model.cost_model import CostModel
+    from tlmd.tlm import network
+    from tlmd.tlm.cost_model import CostModel
 
     entries = _manifest(parts.manifest, where)
     preset = entries["preset"]

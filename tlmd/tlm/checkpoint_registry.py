@@ -20,11 +20,11 @@ from typing import Any, TypeVar
 from tlmd.data.config import SHIPPED
 from tlmd.data.errors import BadInput, Failed
 from tlmd.data.types import Published
-from tlmd.model import checkpoint as checkpoints
-from tlmd.model import registry_state
-from tlmd.model.checkpoint import Checkpoint
-from tlmd.model.registry_state import RegistryState
 from tlmd.processes.durable import sync
+from tlmd.tlm import checkpoint as checkpoints
+from tlmd.tlm import registry_state
+from tlmd.tlm.checkpoint import Checkpoint
+from tlmd.tlm.registry_state import RegistryState
 
 _log = logging.getLogger("tlmd.registry")
 _FOLDER = re.compile(r"v(\d{6,})")

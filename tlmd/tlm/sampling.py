@@ -20,8 +20,8 @@ from tlmd.language.grammar import Bools, Ints
 from tlmd.language.legal_words import LegalLocations
 from tlmd.language.sentence import BEST_QUALITY, DecisionSpan, layout
 from tlmd.language.vocabulary import IDS, MAX_SKETCHES
-from tlmd.model.decoder import Decoder, PromptCache
-from tlmd.model.network import Gpt2
+from tlmd.tlm.decoder import Decoder, PromptCache
+from tlmd.tlm.network import Gpt2
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from tlmd.model.network import Gpt2
+from tlmd.tlm.network import Gpt2
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""Train the language model: `python -m tlmd.model.pretrain --demonstrations FILE --out WEIGHTS`.
+"""Train the language model: `python -m tlmd.tlm.pretrain --demonstrations FILE --out WEIGHTS`.
 
 It needs torch, numpy, msgpack and safetensors, not TVM: `python -m tlmd.learn.encode`
 makes the demonstrations; `WEIGHTS` is a .safetensors file. Every twentieth task, or 60 of many, are
@@ -18,13 +18,13 @@ from pathlib import Path
 import safetensors.torch
 import torch
 
-from tlmd.model import network
-from tlmd.model.demonstration import TaskDemonstrations, TaskTensors
-from tlmd.model.demonstration_file import read_demonstrations
-from tlmd.model.network import Gpt2
-from tlmd.model.ranking import rank
-from tlmd.model.training import Trainer, TrainingPlan, until
 from tlmd.processes.durable import replacing
+from tlmd.tlm import network
+from tlmd.tlm.demonstration import TaskDemonstrations, TaskTensors
+from tlmd.tlm.demonstration_file import read_demonstrations
+from tlmd.tlm.network import Gpt2
+from tlmd.tlm.ranking import rank
+from tlmd.tlm.training import Trainer, TrainingPlan, until
 
 _VALIDATION = 20  # every so manieth task is kept out of training,
 _MOST_KEPT_OUT = 60  # but not more: to rank more of them takes minutes each time

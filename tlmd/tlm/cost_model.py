@@ -18,7 +18,7 @@ import numpy as np
 import xgboost
 from numpy.typing import NDArray
 
-from tlmd.model import decision_features
+from tlmd.tlm import decision_features
 
 Floats = NDArray[np.float32]
 _PARAMETERS = {

@@ -9,7 +9,7 @@ import numpy as np
 
 from tlmd.data.computation import Block, Computation, DecisionKind, Sketch
 from tlmd.data.types import Decision
-from tlmd.model.footprint import ALIGNED, Numbers, volume
+from tlmd.tlm.footprint import ALIGNED, Numbers, volume
 
 _LOCATED = 5  # location decisions that are described
 _SUMS = 2  # sums in parts that are described

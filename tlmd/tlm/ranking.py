@@ -12,9 +12,9 @@ import torch
 from numpy.typing import NDArray
 
 from tlmd.language.sentence import BEST_QUALITY, WORST_QUALITY
-from tlmd.model.decoder import Decoder
-from tlmd.model.demonstration import TaskTensors
-from tlmd.model.network import Gpt2
+from tlmd.tlm.decoder import Decoder
+from tlmd.tlm.demonstration import TaskTensors
+from tlmd.tlm.network import Gpt2
 
 Floats = NDArray[np.floating[Any]]
 _EQUAL = 1e-3  # a task whose speeds spread less shows nothing

@@ -19,10 +19,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from tlmd.language.sentence import BEST_QUALITY, WORST_QUALITY
-from tlmd.model.decoder import Decoder
-from tlmd.model.demonstration import TaskDemonstrations, TaskTensors
-from tlmd.model.network import Gpt2
-from tlmd.model.task_batch import TaskBatch
+from tlmd.tlm.decoder import Decoder
+from tlmd.tlm.demonstration import TaskDemonstrations, TaskTensors
+from tlmd.tlm.network import Gpt2
+from tlmd.tlm.task_batch import TaskBatch
 
 _BETAS = (0.9, 0.98)
 _WARM_UP = 0.05  # this share of the training

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from tlmd.language.vocabulary import IDS, PAD
-from tlmd.model.decoder import Decoder
-from tlmd.model.demonstration import TaskTensors
+from tlmd.tlm.decoder import Decoder
+from tlmd.tlm.demonstration import TaskTensors
 
 
 class TaskBatch:

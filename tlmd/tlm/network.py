@@ -1,7 +1,7 @@
 """The networks of the TLM: GPT-2 in three sizes, trained from scratch.
 
 Their parameters have the names and shapes that they have in `GPT2LMHeadModel` of transformers, and
-`tlmd.model.decoder` computes the same. Importing that class takes three seconds and 130 MB, which
+`tlmd.tlm.decoder` computes the same. Importing that class takes three seconds and 130 MB, which
 each generator and trainer would pay when it starts.
 """
 

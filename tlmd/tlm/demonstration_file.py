@@ -11,7 +11,7 @@ from pathlib import Path
 from tlmd.data import wire
 from tlmd.data.errors import BadInput
 from tlmd.language.vocabulary import FINGERPRINT
-from tlmd.model.demonstration import TaskDemonstrations
+from tlmd.tlm.demonstration import TaskDemonstrations
 
 _MAGIC = "tlmd-demonstrations"
 

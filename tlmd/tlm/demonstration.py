@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from tlmd.language.vocabulary import IDS, PAD, SIZE
-from tlmd.model.decoder import Decoder, PromptCache
+from tlmd.tlm.decoder import Decoder, PromptCache
 
 Words = tuple[int, ...]
 

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from tlmd.data.computation import Block, Computation, DecisionKind, Sketch
 from tlmd.data.types import Candidate, Decision
-from tlmd.model import placement_features
-from tlmd.model.footprint import (
+from tlmd.tlm import placement_features
+from tlmd.tlm.footprint import (
     ALIGNED,
     Numbers,
     contiguous,
