@@ -16,7 +16,7 @@ from typing import Any
 
 import ray
 
-from tlmd.measure import turns
+from tlmd.measure.cores import suspension
 
 
 class Host:
@@ -30,7 +30,7 @@ class Host:
     def __init__(self, path: str, arguments: tuple[Any, ...], turns_with: str = "") -> None:
         if turns_with:
             with contextlib.suppress(OSError):  # a full disk: it then goes on beside the timing
-                turns.join(Path(turns_with))
+                suspension.join(Path(turns_with))
         self._end = threading.Event()
         self._object = _imported(path)(*arguments)
 

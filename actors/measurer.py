@@ -9,7 +9,7 @@ from typing import Any
 from tlmd.data import wire
 from tlmd.data.config import MeasureConfig
 from tlmd.data.types import MeasureInput
-from tlmd.measure.cores import CARD, card_cores, plan_slots
+from tlmd.measure.cores.core_plan import CARD, card_cores, plan_slots
 from tlmd.measure.measurer import Measurer
 from tlmd.pipeline.orders import BaselineOrder, CompareOrder, MeasureOrder
 from tlmd.space import tvm_alone

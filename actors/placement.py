@@ -15,7 +15,7 @@ from actors.cluster_head import DAEMON
 from actors.host import actor_class
 from actors.session import Settings
 from tlmd.data.errors import ClusterLost
-from tlmd.measure.cores import CARD, plan_slots
+from tlmd.measure.cores.core_plan import CARD, plan_slots
 from tlmd.pipeline.orders import WorkerKind
 
 MEASURE = "measure"  # nodes offer slots as the resource "measure" or "measure:NAME"

@@ -25,7 +25,7 @@ from actors import cluster_head
 from actors.cluster_head import ClusterHead
 from tlmd.data.config import SHIPPED, Config
 from tlmd.data.errors import ClusterLost, Failed, TlmdError
-from tlmd.measure.cores import plan_slots
+from tlmd.measure.cores.core_plan import plan_slots
 
 _log = logging.getLogger("tlmd.cluster")
 

@@ -155,7 +155,7 @@ class Peers:
 
 def _arithmetic(threads: int) -> tuple[Run, float]:
     """A call that multiplies and adds on all cores of this process, and its operations."""
-    from tlmd.measure import peak_kernels
+    from tlmd.measure.timing import peak_kernels
     from tlmd.space.hardware import target as targets
 
     info = targets.resolve("native", threads)

@@ -123,7 +123,7 @@ def _row(
 ) -> report.Row:
     """Tune one model, which took `before_s` seconds until now, and time it beside the others."""
     import tlmd
-    from tlmd.measure.cores import plan_cores
+    from tlmd.measure.cores.core_plan import plan_cores
     from tlmd.models import factories
 
     settings: dict[str, Any] = {"measure.run_cores": cores}

@@ -32,7 +32,7 @@ from benchmarks import driver, report, simulated
 from tlmd.data import wire
 from tlmd.data.config import Config, GenerateConfig, PipelineConfig, TrainConfig
 from tlmd.data.types import MeasureInput, Published, Task
-from tlmd.measure.cores import plan_cores
+from tlmd.measure.cores.core_plan import plan_cores
 from tlmd.pipeline.orders import (
     Answer,
     Event,

@@ -97,7 +97,7 @@ class LearningResults:
 
 def _measure_learning(options: Any) -> report.Row:
     here = report.machine()
-    from tlmd.measure.cores import plan_cores
+    from tlmd.measure.cores.core_plan import plan_cores
     from tlmd.measure.measurer import Measurer
     from tlmd.space.hardware.target import resolve
 

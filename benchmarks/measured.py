@@ -119,7 +119,7 @@ def on_one_core(state: Path) -> Iterator[Measurer]:
     The folder `state` keeps the reference outputs.
     """
     from benchmarks.setting import pin
-    from tlmd.measure.cores import plan_cores
+    from tlmd.measure.cores.core_plan import plan_cores
     from tlmd.measure.measurer import Measurer
 
     layout = plan_cores(run=1)

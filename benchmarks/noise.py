@@ -71,7 +71,7 @@ def main() -> int:
         parser.error("--rankings: at least 2, which are compared")
     here = report.machine()
     from benchmarks import setting
-    from tlmd.measure.cores import plan_cores
+    from tlmd.measure.cores.core_plan import plan_cores
     from tlmd.space.hardware.target import resolve
 
     layout = plan_cores(run=1)
@@ -203,9 +203,9 @@ def _time_interleaved(given: Path, seed: int) -> list[float]:
     """Median seconds of every candidate; this process builds all of them in a random order."""
     import tvm
 
-    from tlmd.measure.executable import Executable
-    from tlmd.measure.program import parse
-    from tlmd.measure.timing import per_repeat
+    from tlmd.measure.server.executable import Executable
+    from tlmd.measure.server.program import parse
+    from tlmd.measure.timing.timing import per_repeat
     from tlmd.space.apply_trace import build_module
     from tlmd.space.hardware.target import tvm_target
 

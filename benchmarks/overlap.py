@@ -32,7 +32,7 @@ from tlmd.daemon.task_extraction import ExtractionRequest, TaskExtractor
 from tlmd.data.config import CheckConfig, Config, GenerateConfig, MeasureConfig, TuneConfig
 from tlmd.data.model_spec import ModelSpec
 from tlmd.data.types import Task
-from tlmd.measure.cores import plan_slots
+from tlmd.measure.cores.core_plan import plan_slots
 from tlmd.pipeline.jobs import TuningJob
 from tlmd.pipeline.loop import Pipeline
 from tlmd.pipeline.orders import MeasureOrder, SwapOrder, WorkerKind, WriteOrder

@@ -58,7 +58,7 @@ def _prediction_row(model: str, state_dir: Path, out: Path, trials: int) -> dict
     from tlmd.data.config import MeasureConfig
     from tlmd.data.model_spec import ModelSpec
     from tlmd.lowering.preparation import lower_sets
-    from tlmd.measure.cores import plan_cores
+    from tlmd.measure.cores.core_plan import plan_cores
     from tlmd.records.store import RecordStore
     from tlmd.space.hardware.target import resolve
 

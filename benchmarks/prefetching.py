@@ -53,7 +53,7 @@ def _measure(options: Any) -> report.Row:
 
 def _row(model: str, options: Any) -> report.Row:
     """The sums of a model, and how many of its groups are faster by more than 1 %."""
-    from tlmd.measure.cores import plan_cores
+    from tlmd.measure.cores.core_plan import plan_cores
 
     checkpoint = setting.load(options.checkpoint, options.untrained)
     with (
@@ -90,8 +90,8 @@ def _seconds(task: Task, record: Record) -> tuple[float, float]:
     import tvm
 
     from tlmd.alternatives.prefetch import with_prefetches
-    from tlmd.measure.executable import Executable
-    from tlmd.measure.program import parse
+    from tlmd.measure.server.executable import Executable
+    from tlmd.measure.server.program import parse
     from tlmd.space.hardware.target import tvm_target
     from tlmd.space.space import TaskSpace
 

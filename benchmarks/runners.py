@@ -93,7 +93,7 @@ def run_runner(
 
 def _tlmd(batches: Sequence[CandidateBatch], scratch: Path) -> list[Any]:
     """The measurer as the daemon uses it."""
-    from tlmd.measure.cores import plan_cores
+    from tlmd.measure.cores.core_plan import plan_cores
 
     results = []
     with Measurer(plan_cores(run=1), scratch) as measurer:

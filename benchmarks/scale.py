@@ -34,7 +34,7 @@ from tlmd.daemon import status
 from tlmd.daemon.event_log import EventLog
 from tlmd.data.config import Config, DaemonConfig, TrainConfig
 from tlmd.data.types import Baseline, Task
-from tlmd.measure.background import BackgroundWork, OtherPrograms
+from tlmd.measure.cores.background import BackgroundWork, OtherPrograms
 from tlmd.pipeline.jobs import TuningJob
 from tlmd.pipeline.loop import Pipeline
 from tlmd.pipeline.orders import WorkerKind, WorkerPool

@@ -59,7 +59,7 @@ def main() -> int:
 
 def _measure(options: Any) -> report.Row:
     here = report.machine()
-    from tlmd.measure.cores import plan_cores
+    from tlmd.measure.cores.core_plan import plan_cores
     from tlmd.measure.measurer import Measurer
     from tlmd.space.hardware.target import resolve
 

@@ -24,7 +24,7 @@ def main() -> int:
     options = parser.parse_args()
     here = report.machine()
     from benchmarks import setting
-    from tlmd.measure.cores import plan_cores
+    from tlmd.measure.cores.core_plan import plan_cores
     from tlmd.space.hardware.target import resolve
 
     cores = tuple(sorted(os.sched_getaffinity(0)))

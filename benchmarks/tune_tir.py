@@ -23,7 +23,7 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=3)
     options = parser.parse_args()
     from benchmarks import setting
-    from tlmd.measure.cores import plan_cores
+    from tlmd.measure.cores.core_plan import plan_cores
     from tlmd.measure.measurer import Measurer
     from tlmd.space.hardware.target import resolve
 

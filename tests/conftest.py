@@ -122,7 +122,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def measurer(cache: Path) -> Iterator[Measurer]:
     """A measuring server on this machine's slot."""
     from tests import traps
-    from tlmd.measure.cores import plan_cores
+    from tlmd.measure.cores.core_plan import plan_cores
     from tlmd.measure.measurer import Measurer
 
     with Measurer(plan_cores(run=1), cache, traps.CONFIG) as measurer:

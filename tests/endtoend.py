@@ -50,7 +50,7 @@ def run(*arguments: object, **options: Any) -> subprocess.CompletedProcess[str]:
 def known_roofline() -> Iterator[None]:
     """This process takes the machine's limits for known, instead of measuring them (seconds)."""
     from tlmd.client import export
-    from tlmd.measure.peak import Roofline
+    from tlmd.measure.timing.peak import Roofline
 
     found = Roofline({"float32": 100.0}, ((1 << 62, 20.0),))
     with pytest.MonkeyPatch.context() as patch:

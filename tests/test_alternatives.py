@@ -29,7 +29,7 @@ from tlmd.language.sentence import decode, encode
 from tlmd.lowering import lowering
 from tlmd.lowering.alternatives import substitute, with_alternatives
 from tlmd.lowering.preparation import LoweredModel, lower_source, merged_tasks
-from tlmd.measure.cores import plan_cores
+from tlmd.measure.cores.core_plan import plan_cores
 from tlmd.measure.measurer import Measurer
 from tlmd.models.pytorch.torch_frontend import from_module
 from tlmd.models.sources import SourceModel

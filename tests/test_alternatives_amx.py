@@ -43,7 +43,7 @@ from tlmd.data.model_spec import BF16, FP32, INT8, ModelSpec
 from tlmd.data.types import TargetInfo, Task
 from tlmd.lowering.alternatives import with_alternatives
 from tlmd.lowering.preparation import lower_source
-from tlmd.measure.verify import tolerance
+from tlmd.measure.server.verify import tolerance
 from tlmd.models.frontends import load_model
 from tlmd.models.pytorch.torch_frontend import from_module
 from tlmd.space.hardware.system_cpu import flags

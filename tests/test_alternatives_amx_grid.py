@@ -32,7 +32,7 @@ from tlmd.data.model_spec import ModelSpec
 from tlmd.data.types import Task
 from tlmd.lowering.alternatives import _alternative
 from tlmd.lowering.preparation import lower_source
-from tlmd.measure.verify import tolerance
+from tlmd.measure.server.verify import tolerance
 from tlmd.models.frontends import load_model
 from tlmd.models.pytorch.torch_frontend import from_module
 from tlmd.space.hardware.target import has_amx, resolve

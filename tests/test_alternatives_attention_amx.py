@@ -26,7 +26,7 @@ from tlmd.data.model_spec import BF16, FP32, ModelSpec
 from tlmd.data.types import Task
 from tlmd.lowering.alternatives import with_alternatives
 from tlmd.lowering.preparation import lower_source
-from tlmd.measure.verify import tolerance
+from tlmd.measure.server.verify import tolerance
 from tlmd.models.pytorch.torch_frontend import from_module
 from tlmd.space.hardware.target import has_amx, resolve
 from tlmd.space.space import TaskSpace

@@ -38,7 +38,7 @@ from tlmd.data.types import Task
 from tlmd.language.sentence import decode, encode
 from tlmd.lowering.alternatives import with_alternatives
 from tlmd.lowering.preparation import LoweredModel, lower_source, merged_tasks
-from tlmd.measure.verify import tolerance
+from tlmd.measure.server.verify import tolerance
 from tlmd.models.pytorch.torch_frontend import from_module
 from tlmd.space.hardware.target import has_bf16, resolve
 from tlmd.space.space import TaskSpace

@@ -20,7 +20,7 @@ from tlmd.data.model_spec import ModelSpec
 from tlmd.data.types import MeasureInput, Status
 from tlmd.generate.generator import Generator
 from tlmd.lowering import lowering
-from tlmd.measure.cores import card_cores
+from tlmd.measure.cores.core_plan import card_cores
 from tlmd.measure.measurer import Measurer
 from tlmd.models import frontends
 from tlmd.space.hardware import target as targets

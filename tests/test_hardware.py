@@ -21,7 +21,7 @@ from tlmd.daemon.jobs import make_spec
 from tlmd.data import config
 from tlmd.data.errors import BadInput
 from tlmd.data.types import TargetInfo
-from tlmd.measure.cores import CoreLayout, card_cores
+from tlmd.measure.cores.core_plan import CoreLayout, card_cores
 from tlmd.pipeline.orders import Worker, WorkerKind
 from tlmd.records.task_file import save_tasks
 from tlmd.space.hardware import host_cpu

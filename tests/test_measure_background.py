@@ -16,8 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.processes import wait_for
-from tlmd.measure.background import BackgroundWork, OtherPrograms
-from tlmd.measure.slot_lock import Calls, exclusively, slot_lock
+from tlmd.measure.cores.background import BackgroundWork, OtherPrograms
+from tlmd.measure.cores.slot_lock import Calls, exclusively, slot_lock
 from tlmd.processes import children
 
 TICKS = os.sysconf("SC_CLK_TCK")
@@ -149,7 +149,7 @@ def test_candidates_are_measured_beside_a_program_that_never_ends(tmp_path: Path
     code = (
         "import os, sys\nfrom pathlib import Path\nos.nice(5)\n"
         "from benchmarks.setting import random_programs, tasks\n"
-        "from tlmd.data.config import MeasureConfig\nfrom tlmd.measure.cores import plan_cores\n"
+        "from tlmd.data.config import MeasureConfig\nfrom tlmd.measure.cores.core_plan import plan_cores\n"
         "from tlmd.measure.measurer import Measurer\nfrom tlmd.space.hardware.target import resolve\n"
         "from tlmd.data.types import MeasureInput\n"
         "task = tasks(resolve('native', len(plan_cores().run)))[2]\n"

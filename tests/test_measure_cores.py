@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tlmd.data.errors import BadInput
-from tlmd.measure.cores import CoreLayout, plan_cores, plan_slots
-from tlmd.measure.energy import EnergyMeter
+from tlmd.measure.cores.core_plan import CoreLayout, plan_cores, plan_slots
+from tlmd.measure.timing.energy import EnergyMeter
 
 
 def topology(root: Path, groups: list[str]) -> Path:

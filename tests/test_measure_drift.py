@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import tvm
 
-from tlmd.measure import quiet_time
-from tlmd.measure.noise import Reading
-from tlmd.measure.reference import CacheProbe, DriftMonitor, ReferenceKernel, scheduled_gemm
+from tlmd.measure.timing import quiet_time
+from tlmd.measure.timing.noise import Reading
+from tlmd.measure.timing.reference import CacheProbe, DriftMonitor, ReferenceKernel, scheduled_gemm
 from tlmd.space.hardware.target import resolve, tvm_target, vector_unit
 
 

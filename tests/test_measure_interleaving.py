@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
-from tlmd.measure.interleaving import difference, interleave, leader
-from tlmd.measure.noise import Reading
-from tlmd.measure.timing import Samples
+from tlmd.measure.timing.interleaving import difference, interleave, leader
+from tlmd.measure.timing.noise import Reading
+from tlmd.measure.timing.timing import Samples
 
 
 class Machine:

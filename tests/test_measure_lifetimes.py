@@ -25,10 +25,10 @@ from tests.traps import (
 )
 from tlmd.data.config import MeasureConfig
 from tlmd.data.types import Status
-from tlmd.measure.cores import plan_cores
-from tlmd.measure.forked import ForkedChild, core_wait_s
+from tlmd.measure.cores.core_plan import plan_cores
 from tlmd.measure.measurer import Measurer
 from tlmd.measure.protocol import MeasureRequest
+from tlmd.measure.server.forked import ForkedChild, core_wait_s
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs fork and /proc")
 

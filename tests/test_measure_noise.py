@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tlmd.measure.noise import Reading, estimate
+from tlmd.measure.timing.noise import Reading, estimate
 
 times = st.floats(1e-6, 10.0)
 shares = st.lists(st.floats(0.0, 0.5), min_size=1, max_size=20)

@@ -7,8 +7,8 @@ import tvm
 from tvm import te, topi
 
 from tlmd.data.types import Task
-from tlmd.measure.peak import Roofline, Traffic
-from tlmd.measure.program import traffic
+from tlmd.measure.server.program import traffic
+from tlmd.measure.timing.peak import Roofline, Traffic
 from tlmd.space.hardware.target import resolve
 
 ROOFLINE = Roofline({"float32": 100.0, "int8": 400.0}, ((1 << 20, 80.0), (1 << 62, 20.0)))

@@ -14,11 +14,11 @@ import pytest
 
 from tests import modules
 from tlmd.data.config import MeasureConfig
-from tlmd.measure import child_context
-from tlmd.measure.child_context import ChildContext, ServerContext, Stopwatch
-from tlmd.measure.noise import Reading
-from tlmd.measure.program import parse
 from tlmd.measure.protocol import MessageReader, Setup
+from tlmd.measure.server import child_context
+from tlmd.measure.server.child_context import ChildContext, ServerContext, Stopwatch
+from tlmd.measure.server.program import parse
+from tlmd.measure.timing.noise import Reading
 
 
 class Monitor:

@@ -29,9 +29,9 @@ from tests.traps import (
     where_module,
 )
 from tlmd.data.types import MeasureInput, Status, Task
-from tlmd.measure.cores import plan_cores
+from tlmd.measure.cores.core_plan import plan_cores
 from tlmd.measure.measurer import Measurer
-from tlmd.measure.verify import ReferenceStore, make_input
+from tlmd.measure.server.verify import ReferenceStore, make_input
 from tlmd.space.hardware.target import resolve
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs fork and /proc")

@@ -13,7 +13,7 @@ from benchmarks.setting import tasks
 from tlmd.data.config import MeasureConfig
 from tlmd.data.errors import Failed
 from tlmd.data.types import MeasureInput, Outcome, Task
-from tlmd.measure.cores import CoreLayout, plan_cores
+from tlmd.measure.cores.core_plan import CoreLayout, plan_cores
 from tlmd.measure.measurer import Measurer
 from tlmd.space.hardware.target import resolve
 from tlmd.space.space import InvalidCandidate, TaskSpace

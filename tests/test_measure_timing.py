@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from tlmd.measure.noise import Reading
-from tlmd.measure.timing import Samples, StoppingRule, sample
+from tlmd.measure.timing.noise import Reading
+from tlmd.measure.timing.timing import Samples, StoppingRule, sample
 
 
 class Fake:

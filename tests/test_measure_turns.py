@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.processes import wait_for
-from tlmd.measure import turns
+from tlmd.measure.cores import suspension
 
 
 def state(pid: int) -> str:
@@ -26,7 +26,7 @@ def joined(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
         "turns.join(Path(sys.argv[1]))\ntime.sleep(60)"
     )
     with subprocess.Popen([sys.executable, "-c", code, str(tmp_path)]) as process:
-        wait_for(lambda: turns.joined(tmp_path) == [process.pid], 20, "process")
+        wait_for(lambda: suspension.joined(tmp_path) == [process.pid], 20, "process")
         yield process
         process.kill()
 
@@ -34,7 +34,7 @@ def joined(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
 def test_what_joined_stands_still_while_something_is_timed(
     joined: subprocess.Popen[bytes], tmp_path: Path
 ) -> None:
-    taking = turns.Turns(tmp_path)
+    taking = suspension.Turns(tmp_path)
     taking.stop([], [])
     wait_for(lambda: state(joined.pid) == "T", 5, "stop")
     taking.stop([], [])
@@ -47,7 +47,7 @@ def test_what_got_the_slot_just_before_it_was_stopped_goes_on(
     joined: subprocess.Popen[bytes], tmp_path: Path
 ) -> None:
     (tmp_path / "other").mkdir()
-    taking = turns.Turns(tmp_path / "other")
+    taking = suspension.Turns(tmp_path / "other")
     taking.stop([joined.pid], [])  # the server has not yet heard that it has the slot
     wait_for(lambda: state(joined.pid) == "T", 5, "stop")
     taking.stop([], [joined.pid])
@@ -58,16 +58,16 @@ def test_what_got_the_slot_just_before_it_was_stopped_goes_on(
 def test_a_new_server_resumes_what_a_killed_one_had_stopped(
     joined: subprocess.Popen[bytes], tmp_path: Path
 ) -> None:
-    turns.stop([joined.pid])
+    suspension.stop([joined.pid])
     wait_for(lambda: state(joined.pid) == "T", 5, "stop")
-    turns.Turns(tmp_path)
+    suspension.Turns(tmp_path)
     wait_for(lambda: state(joined.pid) != "T", 5, "resumption")
 
 
 def test_what_has_ended_is_forgotten_even_if_its_pid_is_used_again(tmp_path: Path) -> None:
-    turns.join(tmp_path)
-    assert turns.joined(tmp_path) == [os.getpid()]
+    suspension.join(tmp_path)
+    assert suspension.joined(tmp_path) == [os.getpid()]
     (own,) = tmp_path.rglob(str(os.getpid()))
     own.write_text("1")  # another process had this pid
     (own.parent / "999999999").write_text("1")
-    assert turns.joined(tmp_path) == [] and not list(own.parent.iterdir())
+    assert suspension.joined(tmp_path) == [] and not list(own.parent.iterdir())

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tlmd.measure.verify import (
+from tlmd.measure.server.verify import (
     Argument,
     ReferenceStore,
     compare,

@@ -17,7 +17,7 @@ import tvm
 from tlmd.data.config import MeasureConfig
 from tlmd.data.types import MeasureInput, Outcome, Status, Task
 from tlmd.measure.measurer import Measurer
-from tlmd.measure.verify import Argument, ReferenceStore
+from tlmd.measure.server.verify import Argument, ReferenceStore
 from tlmd.space.hardware.target import resolve
 
 EMPTY = "[[],[]]"

@@ -116,18 +116,20 @@ class DaemonProcess:
 
     def servers(self) -> list[int]:
         """The pids of its measuring servers."""
-        return [p for p in self._with("tlmd.measure.server") if not self._is_child_of_server(p)]
+        return [
+            p for p in self._with("tlmd.measure.server.server") if not self._is_child_of_server(p)
+        ]
 
     def candidates(self) -> list[int]:
         """The pids of what the servers have forked: each builds or times one candidate."""
-        return [p for p in self._with("tlmd.measure.server") if self._is_child_of_server(p)]
+        return [p for p in self._with("tlmd.measure.server.server") if self._is_child_of_server(p)]
 
     def _with(self, text: str) -> list[int]:
         return [int(line.split()[0]) for line in processes.of(self.state_dir) if text in line]
 
     def _is_child_of_server(self, pid: int) -> bool:
         with contextlib.suppress(psutil.Error):
-            return "tlmd.measure.server" in " ".join(psutil.Process(pid).parent().cmdline())
+            return "tlmd.measure.server.server" in " ".join(psutil.Process(pid).parent().cmdline())
         return False
 
     def strays(self) -> list[str]:

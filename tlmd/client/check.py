@@ -14,7 +14,7 @@ from tlmd.client.output_capture import captured_output
 from tlmd.client.progress import LiveLine
 from tlmd.data.config import Config
 from tlmd.data.model_spec import ModelSpec
-from tlmd.measure.cores import plan_slots
+from tlmd.measure.cores.core_plan import plan_slots
 
 
 def check(

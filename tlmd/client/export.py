@@ -18,10 +18,10 @@ from tlmd.data.errors import BadInput, Failed
 from tlmd.data.types import TargetInfo, Task
 from tlmd.lowering import alternatives, lowering
 from tlmd.lowering.preparation import LoweredModel, lower_sets
-from tlmd.measure.cores import CARD, card_cores, plan_cores
-from tlmd.measure.peak import measure_roofline
-from tlmd.measure.program import traffic
-from tlmd.measure.slot_lock import exclusively, slot_lock
+from tlmd.measure.cores.core_plan import CARD, card_cores, plan_cores
+from tlmd.measure.cores.slot_lock import exclusively, slot_lock
+from tlmd.measure.server.program import traffic
+from tlmd.measure.timing.peak import measure_roofline
 from tlmd.pipeline.task_state import TaskState
 from tlmd.records import job_specs
 from tlmd.records.job_specs import JobSpec

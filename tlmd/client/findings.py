@@ -61,7 +61,7 @@ class CheckContext:
 
     def slot(self) -> tuple[Any, Any]:
         """Return the core layout and the target that `tlmd tune` would use."""
-        from tlmd.measure.cores import plan_cores
+        from tlmd.measure.cores.core_plan import plan_cores
         from tlmd.space.hardware.target import resolve
 
         cores = plan_cores(run=self.config.measure.run_cores or None)

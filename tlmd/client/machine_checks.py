@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tlmd.client.findings import FAIL, OK, WARN, CheckContext, Finding
 from tlmd.data.errors import BadInput
-from tlmd.measure.cores import CARD
+from tlmd.measure.cores.core_plan import CARD
 
 _LOW_BYTES, _NO_BYTES = 2_000_000_000, 200_000_000
 _QUIET, _NOISY = 0.05, 0.20  # coefficient of variation
@@ -61,7 +61,7 @@ def _listed(cores: tuple[int, ...]) -> str:
 
 def noise(context: CheckContext) -> Iterator[Finding]:
     """Check how much timings of the same program differ."""
-    from tlmd.measure import peak
+    from tlmd.measure.timing import peak
 
     cores, target = context.slot()
     measured = peak.noise(target, cores.run)
@@ -77,7 +77,7 @@ def noise(context: CheckContext) -> Iterator[Finding]:
 
 def speed(context: CheckContext) -> Iterator[Finding]:
     """Measure the peak speed of the run cores and of their memory."""
-    from tlmd.measure.peak import measure_roofline
+    from tlmd.measure.timing.peak import measure_roofline
 
     cores, target = context.slot()
     limits = measure_roofline(target, cores.run)

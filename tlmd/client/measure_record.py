@@ -13,7 +13,7 @@ from tlmd.data.computation import DecisionKind, OpenDecision
 from tlmd.data.config import Config
 from tlmd.data.errors import BadInput
 from tlmd.data.types import Decision, MeasureInput, Outcome, Record, Status, Task
-from tlmd.measure.cores import plan_cores
+from tlmd.measure.cores.core_plan import plan_cores
 from tlmd.measure.measurer import Measurer
 from tlmd.records.store import RecordStore
 from tlmd.space.hardware.target import resolve

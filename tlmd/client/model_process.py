@@ -19,7 +19,7 @@ from tlmd.client.tune_result import TuneResult
 from tlmd.data import wire
 from tlmd.data.config import Config
 from tlmd.data.model_spec import ModelSpec
-from tlmd.measure.cores import CoreLayout
+from tlmd.measure.cores.core_plan import CoreLayout
 from tlmd.processes.guarded_child import STAGE, GuardedChild
 
 

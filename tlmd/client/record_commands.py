@@ -63,7 +63,7 @@ def _records(options: argparse.Namespace) -> int:
     config = configuration.load(options.config)
     from tlmd.client.output_capture import captured_output
     from tlmd.data.state_dir import default_state_dir, make_state_dir
-    from tlmd.measure.cores import plan_cores
+    from tlmd.measure.cores.core_plan import plan_cores
     from tlmd.space import tvm_alone
 
     cores = plan_cores(run=config.measure.run_cores or None)

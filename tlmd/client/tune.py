@@ -29,7 +29,7 @@ from tlmd.client.tune_result import TuneResult, check_out
 from tlmd.data.config import SHIPPED, Config
 from tlmd.data.errors import BadInput, Failed, Interrupted, NoDaemon
 from tlmd.data.state_dir import make_state_dir
-from tlmd.measure.cores import CARD, plan_slots
+from tlmd.measure.cores.core_plan import CARD, plan_slots
 from tlmd.models import frontends
 from tlmd.tlm import checkpoint as checkpoints
 

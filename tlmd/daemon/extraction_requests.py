@@ -15,7 +15,7 @@ from typing import Any
 from tlmd.daemon.task_extraction import ExtractionRequest
 from tlmd.data.errors import BadInput, Failed
 from tlmd.data.types import TargetInfo, Task
-from tlmd.measure.cores import CARD
+from tlmd.measure.cores.core_plan import CARD
 from tlmd.pipeline.orders import Worker
 from tlmd.records.job_specs import JobSpec
 

@@ -27,8 +27,8 @@ from tlmd.daemon.jobs import make_spec
 from tlmd.daemon.store_check import StoreCheck
 from tlmd.data.config import Config
 from tlmd.data.errors import DiskFull, Failed, TlmdError
-from tlmd.measure.background import BackgroundWork, OtherPrograms
-from tlmd.measure.cores import plan_slots
+from tlmd.measure.cores.background import BackgroundWork, OtherPrograms
+from tlmd.measure.cores.core_plan import plan_slots
 from tlmd.pipeline.loop import Pipeline
 from tlmd.pipeline.orders import WorkerKind
 from tlmd.pipeline.state import PipelineOptions

@@ -6,7 +6,7 @@ import math
 import time
 from typing import Any
 
-from tlmd.measure.background import BackgroundWork
+from tlmd.measure.cores.background import BackgroundWork
 from tlmd.pipeline.jobs import TuningJob
 from tlmd.pipeline.loop import Pipeline
 from tlmd.pipeline.orders import MeasureOrder, Worker, WorkerKind

@@ -221,7 +221,7 @@ class Outcome:
     """Joules per run, where the machine shows them."""
     timing: Timing = field(default_factory=Timing)
     estimate: float = 0.0
-    """Drift-corrected seconds (`tlmd.measure.noise`)."""
+    """Drift-corrected seconds (`tlmd.measure.timing.noise`)."""
     low: float = 0.0
     high: float = 0.0
     """The true time is between ``low`` and ``high`` with 95 % confidence."""

@@ -24,8 +24,8 @@ from tlmd.integrations.programs import ProgramSource
 from tlmd.lowering import acceptance
 from tlmd.lowering.alternatives import check_precision
 from tlmd.lowering.preparation import lower_source, merged_tasks
-from tlmd.measure.cores import plan_slots
-from tlmd.measure.slot_lock import Calls
+from tlmd.measure.cores.core_plan import plan_slots
+from tlmd.measure.cores.slot_lock import Calls
 from tlmd.models.pytorch import torch_frontend
 from tlmd.models.pytorch.operators import NotConvertible
 from tlmd.models.pytorch.tensors import to_numpy

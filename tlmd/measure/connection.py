@@ -39,7 +39,7 @@ class Connection:
         self._reader = MessageReader()
         self._loaded: OrderedDict[str, None] = OrderedDict()
         self._socket, theirs = socket.socketpair()
-        command = [sys.executable, "-m", "tlmd.measure.server", str(theirs.fileno())]
+        command = [sys.executable, "-m", "tlmd.measure.server.server", str(theirs.fileno())]
         with theirs, open(log_path, "wb") as log:
             self._process = subprocess.Popen(
                 [*command, str(os.getpid())],

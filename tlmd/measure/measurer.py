@@ -18,11 +18,11 @@ from tlmd.data.config import MeasureConfig
 from tlmd.data.errors import Failed
 from tlmd.data.types import Baseline, MeasureInput, Outcome, Status, TargetInfo, Task
 from tlmd.measure.connection import Connection
-from tlmd.measure.cores import CoreLayout
+from tlmd.measure.cores.core_plan import CoreLayout
 from tlmd.measure.protocol import MeasureReply, MeasureRequest, Setup
 from tlmd.measure.reference_tracker import ReferenceTracker
+from tlmd.measure.server.verify import ReferenceStore
 from tlmd.measure.submission import Submission
-from tlmd.measure.verify import ReferenceStore
 
 _log = logging.getLogger("tlmd.measure")
 

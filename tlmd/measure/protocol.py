@@ -9,7 +9,7 @@ from typing import Any
 
 from tlmd.data import wire
 from tlmd.data.types import MeasureInput, Outcome, TargetInfo, Task
-from tlmd.measure.cores import CoreLayout
+from tlmd.measure.cores.core_plan import CoreLayout
 
 _HEADER = struct.Struct("<IB")
 _CHUNK = 1 << 20

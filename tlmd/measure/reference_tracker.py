@@ -6,7 +6,7 @@ import logging
 
 from tlmd.data.types import Outcome, Task
 from tlmd.measure.protocol import NO_REFERENCE
-from tlmd.measure.verify import ReferenceStore
+from tlmd.measure.server.verify import ReferenceStore
 
 _log = logging.getLogger("tlmd.measure")
 

@@ -14,11 +14,11 @@ import tvm
 from tvm import te
 from tvm.script import from_source, tirx
 
-from tlmd.measure import quiet_time
-from tlmd.measure.noise import Reading
-from tlmd.measure.peak_kernels import multiply_adds_of_a_core
+from tlmd.measure.cores.slot_lock import exclusively
 from tlmd.measure.protocol import Setup
-from tlmd.measure.slot_lock import exclusively
+from tlmd.measure.timing import quiet_time
+from tlmd.measure.timing.noise import Reading
+from tlmd.measure.timing.peak_kernels import multiply_adds_of_a_core
 from tlmd.space.hardware.target import vector_unit
 
 _SIZE, _TIMES = 64, 16  # 0.5 MFLOP, so many times: about 0.1 ms on a core; 48 KB of data

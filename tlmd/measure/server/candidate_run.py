@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 
 from tlmd.data.types import Outcome, Status
-from tlmd.measure import timing, verify
-from tlmd.measure.child_context import ChildContext, LoadedProgram, outcome_of, speed_change
-from tlmd.measure.energy import EnergyMeter
-from tlmd.measure.executable import Executable
 from tlmd.measure.protocol import NO_REFERENCE, MeasureRequest
+from tlmd.measure.server import verify
+from tlmd.measure.server.child_context import ChildContext, LoadedProgram, outcome_of, speed_change
+from tlmd.measure.server.executable import Executable
+from tlmd.measure.timing import timing
+from tlmd.measure.timing.energy import EnergyMeter
 from tlmd.space import gpu_default
 from tlmd.space.apply_trace import build_module
 

@@ -16,15 +16,17 @@ from tlmd.alternatives.prefetch import with_prefetches
 from tlmd.alternatives.transforms import BY_MATRIX_UNIT
 from tlmd.data.config import MeasureConfig
 from tlmd.data.types import Outcome, Status
-from tlmd.measure import noise, sandbox, turns, verify
-from tlmd.measure.cores import spread, threads
-from tlmd.measure.executable import Executable
-from tlmd.measure.noise import Reading
-from tlmd.measure.program import Program
+from tlmd.measure.cores import suspension
+from tlmd.measure.cores.core_plan import spread, threads
+from tlmd.measure.cores.slot_lock import exclusively
 from tlmd.measure.protocol import Setup, Stage, send
-from tlmd.measure.reference import DriftMonitor
-from tlmd.measure.slot_lock import exclusively
-from tlmd.measure.timing import Samples
+from tlmd.measure.server import sandbox, verify
+from tlmd.measure.server.executable import Executable
+from tlmd.measure.server.program import Program
+from tlmd.measure.timing import noise
+from tlmd.measure.timing.noise import Reading
+from tlmd.measure.timing.reference import DriftMonitor
+from tlmd.measure.timing.timing import Samples
 
 _BIG_CORES = 1  # TVM's name for all cores that it may use
 _QUIET = 1.15  # times the reference kernel's time of a quiet machine
@@ -146,7 +148,7 @@ def _slot(server: ServerContext) -> Iterator[None]:
     setup, shares_cores = server.setup, server.config.build_on_run_cores
     with exclusively(server.lock_path):
         if setup.shared:  # the server lets them go on
-            turns.stop([*turns.siblings(), *turns.joined(Path(setup.cache_dir))])
+            suspension.stop([*suspension.siblings(), *suspension.joined(Path(setup.cache_dir))])
         elif shares_cores:
             sandbox.confine_siblings(setup.build)
         os.sched_setaffinity(0, setup.run)

@@ -1,6 +1,6 @@
 """The process that has TVM loaded and forks one child per candidate.
 
-`measurer.Measurer` runs it as ``python -m tlmd.measure.server SOCKET_FD PARENT_PID``. It never
+`measurer.Measurer` runs it as ``python -m tlmd.measure.server.server SOCKET_FD PARENT_PID``. It never
 starts a thread and never runs a candidate, so that a fork is safe and cheap (about 5 ms).
 """
 
@@ -22,9 +22,9 @@ from typing import Any
 from tlmd.data.config import MeasureConfig
 from tlmd.data.types import Outcome, Status
 from tlmd.data.wire import WireError
-from tlmd.measure import turns
-from tlmd.measure.background import BackgroundWork, OtherPrograms
-from tlmd.measure.forked import ForkedChild
+from tlmd.measure.cores import suspension
+from tlmd.measure.cores.background import BackgroundWork, OtherPrograms
+from tlmd.measure.cores.slot_lock import slot_lock
 from tlmd.measure.protocol import (
     LoadTask,
     MeasureReply,
@@ -36,8 +36,8 @@ from tlmd.measure.protocol import (
     StandsStill,
     send,
 )
-from tlmd.measure.sandbox import live_and_die_with, outcome_of_death
-from tlmd.measure.slot_lock import slot_lock
+from tlmd.measure.server.forked import ForkedChild
+from tlmd.measure.server.sandbox import live_and_die_with, outcome_of_death
 from tlmd.space import tvm_alone
 
 _INPUT_CACHE_BYTES = 256 << 20
@@ -52,8 +52,8 @@ class MeasureServer:
 
     def __init__(self, sock: int, setup: Setup) -> None:
         tvm_alone.import_tvm()
-        from tlmd.measure import child, child_context, program, verify
-        from tlmd.measure.reference import gemm, settled_monitor
+        from tlmd.measure.server import child, child_context, program, verify
+        from tlmd.measure.timing.reference import gemm, settled_monitor
         from tlmd.space import apply_trace, intrinsics
         from tlmd.space.hardware.target import tvm_target
 
@@ -64,7 +64,7 @@ class MeasureServer:
         self._inputs: OrderedDict[str, tuple[int, list[Any]]] = OrderedDict()
         self._baselines = 0
         self._shared = setup.shared
-        self._turns = turns.Turns(Path(setup.cache_dir))
+        self._turns = suspension.Turns(Path(setup.cache_dir))
         others = OtherPrograms({*setup.run, *setup.build})
         self._background = BackgroundWork(others, self._config.background_share)
         self._told_at = 0.0

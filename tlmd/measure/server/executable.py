@@ -8,10 +8,10 @@ from typing import Any
 
 import tvm
 
-from tlmd.measure import verify
-from tlmd.measure.program import Program, make_inputs
-from tlmd.measure.timing import REPEAT_S
-from tlmd.measure.verify import Array
+from tlmd.measure.server import verify
+from tlmd.measure.server.program import Program, make_inputs
+from tlmd.measure.server.verify import Array
+from tlmd.measure.timing.timing import REPEAT_S
 
 _CLOCKED_S = 0.2e-3  # Python's clock times a program that is at least this slow to 1 %
 _COLD_RUNS = 8  # per repeat at most

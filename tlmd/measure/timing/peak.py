@@ -1,6 +1,6 @@
 """Measures what the run cores can do: multiply-add peak, memory bandwidth, noise.
 
-`python -m tlmd.measure.peak measure_roofline|noise TARGET_JSON CORES` prints its figures as one
+`python -m tlmd.measure.timing.peak measure_roofline|noise TARGET_JSON CORES` prints its figures as one
 line of JSON.
 """
 
@@ -17,7 +17,7 @@ from typing import Any
 
 from tlmd.data.errors import Failed
 from tlmd.data.types import TargetInfo
-from tlmd.measure.timing import REPEAT_S
+from tlmd.measure.timing.timing import REPEAT_S
 from tlmd.processes import children
 from tlmd.space import tvm_alone
 
@@ -99,7 +99,14 @@ def _ask(what: str, target: TargetInfo, run_cores: tuple[int, ...]) -> dict[str,
     """Measure in a process of its own: pinning and thread counts are settings of a process."""
     try:
         done = subprocess.run(
-            [sys.executable, "-m", "tlmd.measure.peak", what, target.spec, json.dumps(run_cores)],
+            [
+                sys.executable,
+                "-m",
+                "tlmd.measure.timing.peak",
+                what,
+                target.spec,
+                json.dumps(run_cores),
+            ],
             env=children.running_tvm(len(run_cores)),
             capture_output=True,
             text=True,
@@ -117,7 +124,7 @@ def _ask(what: str, target: TargetInfo, run_cores: tuple[int, ...]) -> dict[str,
 
 
 def _noise(target: Any, info: TargetInfo) -> Noise:
-    from tlmd.measure.reference import CacheProbe, ReferenceKernel
+    from tlmd.measure.timing.reference import CacheProbe, ReferenceKernel
 
     kernel, probe = ReferenceKernel(target), CacheProbe(target, info.l2_bytes)
     number = max(1, round(REPEAT_S / kernel.settled_seconds()))
@@ -142,7 +149,7 @@ def _main(what: str, spec: str, cores: tuple[int, ...]) -> None:
     if what == "noise":
         print(json.dumps(asdict(_noise(target, info))))
         return
-    from tlmd.measure import peak_kernels as kernels
+    from tlmd.measure.timing import peak_kernels as kernels
 
     # Two tenths of a second each: all of one may fall into a moment in which another program has
     # one of the cores, and half of the peak was seen.

@@ -13,7 +13,7 @@ from typing import Any
 
 from tlmd.data.config import MeasureConfig
 from tlmd.data.types import Outcome, Status
-from tlmd.measure import turns
+from tlmd.measure.cores import suspension
 from tlmd.measure.protocol import Setup
 
 _PR_SET_PDEATHSIG = 1
@@ -72,7 +72,7 @@ def restrict(setup: Setup, config: MeasureConfig, is_baseline: bool, log_fd: int
 
 def confine_siblings(cores: tuple[int, ...]) -> None:
     """Let the server's other children run on `cores` only."""
-    for pid in turns.siblings():
+    for pid in suspension.siblings():
         with contextlib.suppress(OSError):  # it has just ended
             os.sched_setaffinity(pid, cores)
 

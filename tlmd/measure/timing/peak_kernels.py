@@ -13,7 +13,7 @@ from tlmd.alternatives.amx import amx_code
 from tlmd.alternatives.transforms import PARTS
 from tlmd.alternatives.words import bfloat16
 from tlmd.data.types import TargetInfo
-from tlmd.measure.cores import spread, threads
+from tlmd.measure.cores.core_plan import spread, threads
 from tlmd.space.hardware.target import has_amx, has_bf16, has_vnni
 
 _CHAINS = 12  # independent accumulators: latency of 4 cycles x 2 units, and some more

@@ -13,8 +13,8 @@ from tvm.s_tir import meta_schedule as ms
 
 from tlmd.alternatives import transforms
 from tlmd.data.types import Task
-from tlmd.measure.peak import Traffic
-from tlmd.measure.verify import Argument, make_input
+from tlmd.measure.server.verify import Argument, make_input
+from tlmd.measure.timing.peak import Traffic
 
 _REDUCTION = 2  # IterVar.CommReduce
 _ROUNDING = {"tirx.nearbyint", "tirx.round"}

@@ -9,10 +9,10 @@ import math
 from dataclasses import replace
 
 from tlmd.data.types import Outcome
-from tlmd.measure import interleaving
-from tlmd.measure.child_context import ChildContext, outcome_of, speed_change
 from tlmd.measure.protocol import MeasureRequest
-from tlmd.measure.timing import Samples
+from tlmd.measure.server.child_context import ChildContext, outcome_of, speed_change
+from tlmd.measure.timing import interleaving
+from tlmd.measure.timing.timing import Samples
 from tlmd.space.apply_trace import build_module
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from tlmd.data.config import MeasureConfig
-from tlmd.measure.noise import Estimate, Reading, estimate, fastest_of
+from tlmd.measure.timing.noise import Estimate, Reading, estimate, fastest_of
 
 REPEAT_S = 2e-3  # a repeat lasts at least this long, so that reading the clock does not matter
 _HOPELESS = 3.0  # times the incumbent: a warm-up run that slow is enough

@@ -14,8 +14,8 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from tlmd.measure.noise import Reading
-from tlmd.measure.timing import Run, Samples, per_repeat
+from tlmd.measure.timing.noise import Reading
+from tlmd.measure.timing.timing import Run, Samples, per_repeat
 
 _MIN_ROUNDS, _MAX_ROUNDS = 6, 40
 _CONFIDENCE = 2.6  # standard errors: one-sided 99.5 %, because several are compared

@@ -13,12 +13,12 @@ from dataclasses import replace
 from typing import Any
 
 from tlmd.data.types import Outcome, Status, Timing
-from tlmd.measure import sandbox
-from tlmd.measure.candidate_run import CandidateRun
-from tlmd.measure.child_context import ChildContext, LoadedProgram, ServerContext, Stopwatch
-from tlmd.measure.finalist_comparison import FinalistComparison
-from tlmd.measure.program import Program
 from tlmd.measure.protocol import MeasureReply, MeasureRequest, send
+from tlmd.measure.server import sandbox
+from tlmd.measure.server.candidate_run import CandidateRun
+from tlmd.measure.server.child_context import ChildContext, LoadedProgram, ServerContext, Stopwatch
+from tlmd.measure.server.finalist_comparison import FinalistComparison
+from tlmd.measure.server.program import Program
 from tlmd.space.apply_trace import InvalidCandidate
 
 
