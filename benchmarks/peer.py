@@ -78,10 +78,10 @@ def search(
 
 def _last_trace(before: Path, after: Path) -> str:
     """What the post-optimization has added, where it is faster than all before."""
-    from tlmd.records import metaschedule
+    from tlmd.records import metaschedule_files
 
-    known = [e.seconds for e in metaschedule.read(before) if e.seconds is not None]
-    *_, last = metaschedule.read(after)
+    known = [e.seconds for e in metaschedule_files.read(before) if e.seconds is not None]
+    *_, last = metaschedule_files.read(after)
     if last.seconds is None or last.seconds >= min(known):
         return ""
     instructions, decisions = json.loads(json.dumps(last.trace.as_json()))

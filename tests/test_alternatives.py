@@ -33,7 +33,7 @@ from tlmd.measure.cores.core_plan import plan_cores
 from tlmd.measure.measurer import Measurer
 from tlmd.models.pytorch.torch_frontend import from_module
 from tlmd.models.sources import SourceModel
-from tlmd.records import metaschedule
+from tlmd.records import metaschedule_files
 from tlmd.space import apply_trace
 from tlmd.space.describe import block_names, describe
 from tlmd.space.hardware.target import tvm_target
@@ -168,11 +168,11 @@ def test_a_model_uses_the_chosen_alternatives_and_their_records(
     chosen = {key: tasks[0] for key, tasks in groups.items()}
     assert any(task.alternative for task in chosen.values())
     chosen = {key: task for key, task in chosen.items() if task.alternative}
-    database, rng = metaschedule.create(tmp_path), Random(1)
+    database, rng = metaschedule_files.create(tmp_path), Random(1)
     for task in [*model.tasks, *chosen.values()]:
         space = TaskSpace(task)
         trace = space.trace_json(_valid(space, rng))
-        metaschedule.commit(database, task, trace, 1e-3, TARGET)
+        metaschedule_files.commit(database, task, trace, 1e-3, TARGET)
     lowered = substitute(model.lowered, chosen)
     names = {var.name_hint for var in lowered.functions}
     assert {task.name for task in chosen.values()} <= names
@@ -221,7 +221,7 @@ np.save("got.npy", outputs[0].numpy())
 def _outputs_without_tlmd(lowered: Any, inputs: Any, folder: Path) -> Any:
     """What a process computes that has TVM, the lowered module and the database."""
     lowering.save(lowered, folder / "lowered.json")
-    metaschedule.write_intrinsics(folder)
+    metaschedule_files.write_intrinsics(folder)
     np.savez(folder / "inputs.npz", *inputs)
     command = [sys.executable, "-c", _WITHOUT_TLMD, str(TARGET)]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)

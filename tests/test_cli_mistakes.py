@@ -70,10 +70,10 @@ def test_a_missing_or_damaged_checkpoint(
 
 
 def test_databases(run: Run, tmp_path: Path) -> None:
-    from tlmd.records import metaschedule
+    from tlmd.records import metaschedule_files
 
     assert "holds no MetaSchedule database" in run("records", "import", tmp_path)
-    for name in (metaschedule.WORKLOADS, metaschedule.RECORDS):
+    for name in (metaschedule_files.WORKLOADS, metaschedule_files.RECORDS):
         (tmp_path / name).write_text('["half of a li\n')
     assert "line 1 of database_workload.json" in run("records", "import", tmp_path)
     (tmp_path / "set.msgpack").write_bytes(b"\x00\x01")

@@ -17,7 +17,7 @@ from tests import modules
 from tlmd.client import interchange
 from tlmd.data.computation import DecisionKind
 from tlmd.data.errors import BadInput
-from tlmd.records import metaschedule
+from tlmd.records import metaschedule_files
 from tlmd.space import intrinsics
 from tlmd.space.apply_trace import InvalidCandidate
 from tlmd.space.hardware.target import resolve, tvm_target
@@ -71,7 +71,7 @@ def stock(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_database_of_metaschedule_is_read(stock: Path) -> None:
-    lines = (stock / metaschedule.RECORDS).read_text().splitlines()
+    lines = (stock / metaschedule_files.RECORDS).read_text().splitlines()
     (task,), records, skipped = interchange.import_database(stock, modules.native())
     assert len(lines) == 8 and len(records) == 8 and skipped == 0
     assert task.flops > 0 and task.target == modules.native()
@@ -114,9 +114,12 @@ def test_a_trace_of_another_space_is_no_candidate() -> None:
     assert candidate_of(TaskSpace(modules.gemm()), trace) is None
 
 
-@pytest.mark.parametrize("name", [metaschedule.WORKLOADS, metaschedule.RECORDS])
+@pytest.mark.parametrize("name", [metaschedule_files.WORKLOADS, metaschedule_files.RECORDS])
 def test_damage_is_one_line(stock: Path, tmp_path: Path, name: str) -> None:
-    whole = {n: (stock / n).read_bytes() for n in (metaschedule.WORKLOADS, metaschedule.RECORDS)}
+    whole = {
+        n: (stock / n).read_bytes()
+        for n in (metaschedule_files.WORKLOADS, metaschedule_files.RECORDS)
+    }
     rng = Random(6)
     for kind in range(12):
         damaged = bytearray(whole[name])
@@ -130,6 +133,6 @@ def test_damage_is_one_line(stock: Path, tmp_path: Path, name: str) -> None:
         for n, data in whole.items():
             (tmp_path / n).write_bytes(bytes(damaged) if n == name else data)
         try:
-            list(metaschedule.read(tmp_path))
+            list(metaschedule_files.read(tmp_path))
         except BadInput as error:
             assert "\n" not in str(error) and "damaged" in str(error)

@@ -18,7 +18,7 @@ from tlmd.lowering import lowering
 from tlmd.models.frontends import load_model
 from tlmd.models.pytorch.torch_frontend import from_module
 from tlmd.models.sources import SourceModel
-from tlmd.records import metaschedule
+from tlmd.records import metaschedule_files
 from tlmd.space.hardware.target import resolve, tvm_target
 
 INFO = resolve("native")
@@ -171,9 +171,9 @@ def test_what_tvm_writes_as_plain_loops_is_no_task(tmp_path: Path) -> None:
     example = (torch.randn(8), torch.tensor([1, 5, 2]))
     source = from_module("scatters", Scatters(), example)
     lowered = lowering.lower(source.module, TARGET)
-    database = metaschedule.create(tmp_path)
+    database = metaschedule_files.create(tmp_path)
     for task in lowering.extract(lowered, INFO):
-        metaschedule.commit(database, task, metaschedule.UNSCHEDULED, 1.0, TARGET)
+        metaschedule_files.commit(database, task, metaschedule_files.UNSCHEDULED, 1.0, TARGET)
     compiled = run(source, lowered, database)
     assert compiled.functions == compiled.functions_with_record
 

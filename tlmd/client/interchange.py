@@ -19,7 +19,7 @@ from tlmd.data.types import (
     content_hash,
 )
 from tlmd.lowering import identity, lowering
-from tlmd.records import metaschedule
+from tlmd.records import metaschedule_files
 from tlmd.records.store import RecordStore
 from tlmd.space.hardware import target as targets
 from tlmd.space.importing import candidate_of
@@ -81,7 +81,7 @@ def import_database(
     spaces: dict[str, TaskSpace] = {}
     records: dict[tuple[str, str], Record] = {}
     skipped = 0
-    for entry in metaschedule.read(directory):
+    for entry in metaschedule_files.read(directory):
         space = spaces.get(digest := module_hash(entry.module))
         if space is None:
             space = spaces[digest] = TaskSpace(_task(entry.module, target_info))
@@ -102,7 +102,7 @@ def import_database(
 def export_database(directory: Path, best: Iterable[tuple[Task, Record]]) -> None:
     """Write programs as a MetaSchedule database that any TVM program can apply."""
     try:
-        database = metaschedule.create(directory)
+        database = metaschedule_files.create(directory)
     except OSError as error:
         raise BadInput(
             f"cannot write to {directory}: {error.strerror}; choose another folder"
@@ -110,8 +110,8 @@ def export_database(directory: Path, best: Iterable[tuple[Task, Record]]) -> Non
     for task, record in best:
         trace = TaskSpace(task).trace_json(record.candidate)
         target = targets.tvm_target(task.target)
-        metaschedule.commit(database, task, trace, record.outcome.seconds, target)
-    metaschedule.check_written(directory)
+        metaschedule_files.commit(database, task, trace, record.outcome.seconds, target)
+    metaschedule_files.check_written(directory)
 
 
 def _task(module: Any, target_info: TargetInfo) -> Task:

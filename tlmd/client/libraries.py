@@ -12,7 +12,7 @@ from tlmd.data.errors import Failed
 from tlmd.data.types import Record, TargetInfo, Task
 from tlmd.lowering import alternatives, lowering
 from tlmd.lowering.preparation import LoweredModel
-from tlmd.records import metaschedule
+from tlmd.records import metaschedule_files
 from tlmd.space.hardware import target as targets
 from tlmd.space.space import TaskSpace
 from tlmd.workloads import whole_model
@@ -61,13 +61,13 @@ def _file(number: int) -> str:
 
 
 def _database(folder: Path, result: reports.Result, target: Any) -> Any:
-    database = metaschedule.create(folder)
+    database = metaschedule_files.create(folder)
     for row in result.rows():
         _commit(database, row.direct, row.direct_record, row.untuned, target)
         if row.chosen.alternative:
             _commit(database, row.chosen, row.record, row.untuned, target)
-    metaschedule.check_written(folder)
-    metaschedule.write_intrinsics(folder)
+    metaschedule_files.check_written(folder)
+    metaschedule_files.write_intrinsics(folder)
     return database
 
 
@@ -84,8 +84,8 @@ def _commit(database: Any, task: Task, record: Record | None, untuned: float, ta
     """Write the best program of a task, or its default schedule where `record` is None."""
     if not _has_trace(record, task.target):
         return
-    trace, seconds = metaschedule.UNSCHEDULED, untuned
+    trace, seconds = metaschedule_files.UNSCHEDULED, untuned
     if record is not None:
         trace = TaskSpace(task).trace_json(record.candidate)
         seconds = record.outcome.seconds
-    metaschedule.commit(database, task, trace, seconds, target)
+    metaschedule_files.commit(database, task, trace, seconds, target)

@@ -16,7 +16,7 @@ from tlmd.data.types import Candidate, Proposal, Record, TargetInfo, Task
 from tlmd.lowering import lowering
 from tlmd.lowering.alternatives import substitute, with_alternatives
 from tlmd.lowering.preparation import LoweredModel
-from tlmd.records import metaschedule
+from tlmd.records import metaschedule_files
 from tlmd.records.store import RecordStore
 from tlmd.space.hardware import target as targets
 from tlmd.space.space import TaskSpace
@@ -68,7 +68,7 @@ class ProgramSource:
             else:
                 trace, seconds = self._guess(task), _GUESSED_S
             if trace:
-                metaschedule.commit(database, task, trace, seconds, tvm_target)
+                metaschedule_files.commit(database, task, trace, seconds, tvm_target)
         lowered = substitute(model.lowered, {k: t for k, t in chosen.items() if t.alternative})
         compiled = lowering.compile_model(lowered, tvm_target, database)
         with in_huge_pages():
