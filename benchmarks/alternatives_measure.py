@@ -63,7 +63,7 @@ def _windows(target: TargetInfo, groups: int, path: Path) -> list[Task]:
     """Tasks that are computed of each channel alone; half of them depthwise convolutions."""
     import tvm
 
-    from tlmd.learn.encode import read_records
+    from tlmd.learn.encode_records import read_records
     from tlmd.space.hardware.target import tvm_target, vector_unit
     from tlmd.space.rules import window_sketches
 

@@ -42,7 +42,7 @@ class Entry:
 
 
 def entries(path: Path) -> list[Entry]:
-    from tlmd.learn.encode import read_records
+    from tlmd.learn.encode_records import read_records
     from tlmd.learn.feature_tables import FeatureTables
     from tlmd.space.cache import SpaceCache
 
@@ -75,7 +75,7 @@ def fit_judge(bank: Sequence[Entry]) -> tuple[Any, report.Row]:
 
 def rankings(entry: Entry, checkpoint: Any, rewrite: Rewrite = tuple) -> dict[str, float]:
     """How well the language model and the cost model order the measured candidates."""
-    from tlmd.learn.encode import encode_task
+    from tlmd.learn.encode_records import encode_task
     from tlmd.tlm.demonstration import TaskTensors
     from tlmd.tlm.ranking import rank
 

@@ -79,7 +79,7 @@ def _measure(options: Any) -> report.Row:
 
 def _tables(path: Path, seed: int) -> list[Any]:
     """What the cost model is fitted to, by task, in a random order."""
-    from tlmd.learn.encode import read_all_records
+    from tlmd.learn.encode_records import read_all_records
     from tlmd.learn.feature_tables import FeatureTables
     from tlmd.space.cache import SpaceCache
 

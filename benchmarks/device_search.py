@@ -64,7 +64,7 @@ def main() -> int:
 
 def _measure(options: Any) -> report.Row:
     here = report.machine()
-    from tlmd.learn.encode import read_records
+    from tlmd.learn.encode_records import read_records
     from tlmd.space.hardware.target import resolve
 
     known, _ = read_records(options.bank)

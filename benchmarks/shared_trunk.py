@@ -93,7 +93,7 @@ def _document(options: Any) -> report.Row:
 
 def _bank(shipped: Any) -> list[_Judged]:
     """The candidates that have a program and a sentence."""
-    from tlmd.learn.encoding import Encoder
+    from tlmd.learn.candidate_encoder import Encoder
     from tlmd.learn.feature_tables import FeatureTables
     from tlmd.space.cache import SpaceCache
     from tlmd.space.space import TaskSpace

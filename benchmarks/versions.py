@@ -123,7 +123,7 @@ def _records(path: Path) -> tuple[list[Task], list[Record]]:
 
     Data sets leave the features out; the daemon's records have them.
     """
-    from tlmd.learn.encode import read_records
+    from tlmd.learn.encode_records import read_records
     from tlmd.learn.feature_tables import FeatureTables
     from tlmd.space.cache import SpaceCache
     from tlmd.space.features import pack_features

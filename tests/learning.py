@@ -9,7 +9,7 @@ from random import Random
 
 from tests import modules
 from tlmd.data.types import Candidate, Outcome, Record, Status, Task
-from tlmd.learn.encoding import Encoder
+from tlmd.learn.candidate_encoder import Encoder
 from tlmd.space.space import TaskSpace
 from tlmd.tlm import network
 from tlmd.tlm.checkpoint import Checkpoint

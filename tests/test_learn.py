@@ -21,7 +21,7 @@ from tlmd.data import wire
 from tlmd.data.config import SHIPPED, TrainConfig
 from tlmd.data.types import Candidate, Outcome, Record, Status
 from tlmd.learn import demonstrations
-from tlmd.learn.encoding import Encoder
+from tlmd.learn.candidate_encoder import Encoder
 from tlmd.learn.finetune import MAX_HELD_OUT, FineTuner, Report, _held_out_examples
 from tlmd.learn.gate import evaluate, regression
 from tlmd.learn.task_datasets import ReadBudget, RecordReader, TaskDataset, is_held_out

@@ -20,7 +20,7 @@ from tlmd.data.types import Task
 from tlmd.language.sentence import choice_mask, layout
 from tlmd.language.vocabulary import IDS
 from tlmd.learn import demonstrations
-from tlmd.learn.encoding import Encoder
+from tlmd.learn.candidate_encoder import Encoder
 from tlmd.learn.gate import EvalResult, HeldOut, evaluate, judge, regression
 from tlmd.space.space import TaskSpace
 from tlmd.tlm import network

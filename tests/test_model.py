@@ -18,7 +18,7 @@ from tlmd.data.types import Task
 from tlmd.language import vocabulary
 from tlmd.language.prompt import prompt
 from tlmd.language.sentence import BEST_QUALITY, decode, encode
-from tlmd.learn.encoding import Encoder
+from tlmd.learn.candidate_encoder import Encoder
 from tlmd.space.space import TaskSpace
 from tlmd.tlm import checkpoint, network, training
 from tlmd.tlm.checkpoint import Checkpoint

@@ -15,7 +15,7 @@ from tests import modules
 from tests.learning import ADD, GEMM, fresh, measured
 from tlmd.data.errors import BadInput
 from tlmd.data.types import Outcome, Status
-from tlmd.learn import distill, encode, pretrain
+from tlmd.learn import distill, encode_records, make_base
 from tlmd.learn.demonstrations import REPLAY
 from tlmd.records.dataset import write_dataset
 from tlmd.records.task_file import save_tasks
@@ -40,7 +40,7 @@ def test_the_three_commands_make_a_checkpoint(
     unknown = replace(unknown, outcome=never_ran)
     path, encoded = tmp_path / "records.msgpack.gz", tmp_path / "encoded.msgpack.gz"
     write_dataset(path, tasks, [*records, replace(records[0], candidate=failed), unknown])
-    assert encode.main(["--records", str(path), "--out", str(encoded)]) == 0
+    assert encode_records.main(["--records", str(path), "--out", str(encoded)]) == 0
     found = read_demonstrations(encoded)
     assert [shown.task_id for shown in found] == sorted(task.id for task in tasks)
     assert count_demonstrations(found) == len(records)
@@ -62,7 +62,7 @@ def test_the_three_commands_make_a_checkpoint(
 
     out = tmp_path / "tlm"
     command = ["--records", str(path), "--model", str(weights), "--out", str(out)]
-    assert pretrain.main([*command, "--demonstrations", str(encoded)]) == 0
+    assert make_base.main([*command, "--demonstrations", str(encoded)]) == 0
     assert len(read_demonstrations(out / REPLAY)) == 3
     made = checkpoint.load(out)
     assert made.cost_model.trained and made.cost_model.knows_decisions
@@ -72,7 +72,7 @@ def test_the_three_commands_make_a_checkpoint(
     more, grown = tmp_path / "more.msgpack.gz", tmp_path / "grown"
     write_dataset(more, tasks[2:], records[24:])
     command = ["--records", str(more), "--start", str(out), "--replay", str(path)]
-    assert pretrain.main([*command, "--out", str(grown)]) == 0
+    assert make_base.main([*command, "--out", str(grown)]) == 0
     assert "before" in capsys.readouterr().out
     kept, rows = checkpoint.load(grown), np.zeros((1, WIDTH), np.float32)
     assert kept.notes["measured"] == len(records) + 1 + len(records[24:])

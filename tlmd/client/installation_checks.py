@@ -87,7 +87,7 @@ def checkpoint(context: CheckContext) -> Iterator[Finding]:
     try:
         loaded = checkpoints.load(source)
     except Exception as error:
-        mend = "reinstall tlmd, or make a checkpoint with 'python -m tlmd.learn.pretrain'"
+        mend = "reinstall tlmd, or make a checkpoint with 'python -m tlmd.learn.make_base'"
         if configured:
             mend = "correct generate.checkpoint in the configuration"
         yield Finding("checkpoint", FAIL, " ".join(str(error).split())[:200], mend)
@@ -97,5 +97,5 @@ def checkpoint(context: CheckContext) -> Iterator[Finding]:
     if loaded.cost_model.trained:
         yield Finding("checkpoint", OK, detail)
     else:
-        mend = "train it: 'python -m tlmd.learn.pretrain'"
+        mend = "train it: 'python -m tlmd.learn.make_base'"
         yield Finding("checkpoint", WARN, f"{detail}, cost model not trained", mend)

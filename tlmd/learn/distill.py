@@ -18,7 +18,7 @@ from tlmd.data.errors import BadInput
 from tlmd.data.types import Task
 from tlmd.generate.search import DecisionSearch
 from tlmd.language.uniform import draw_uniform
-from tlmd.learn.encoding import Encoder
+from tlmd.learn.candidate_encoder import Encoder
 from tlmd.records.task_file import read_tasks
 from tlmd.space.space import TaskSpace
 from tlmd.tlm import checkpoint as checkpoints

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from tlmd.data.types import Outcome, Record, Status, Task
+from tlmd.learn.candidate_encoder import Encoder
 from tlmd.learn.demonstrations import SelectionPolicy, shares
-from tlmd.learn.encoding import Encoder
 from tlmd.learn.feature_tables import FeatureTables
 from tlmd.space.cache import SpaceCache
 from tlmd.tlm.cost_model import Measured

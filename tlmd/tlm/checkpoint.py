@@ -230,7 +230,7 @@ def _manifest(text: bytes, where: str) -> dict[str, Any]:
         raise BadInput(f"{where} has schema {schema}, not {_SCHEMA}; use another checkpoint")
     if entries.get("vocabulary") != vocabulary.FINGERPRINT:
         raise BadInput(
-            f"{where} has another vocabulary; make a new one with 'python -m tlmd.learn.pretrain'"
+            f"{where} has another vocabulary; make a new one with 'python -m tlmd.learn.make_base'"
         )
     shape = {"version": int, "preset": str, "sha256": dict}
     if any(not isinstance(entries.get(name), kind) for name, kind in shape.items()):

@@ -1,6 +1,6 @@
 """Train the language model: `python -m tlmd.tlm.pretrain --demonstrations FILE --out WEIGHTS`.
 
-It needs torch, numpy, msgpack and safetensors, not TVM: `python -m tlmd.learn.encode`
+It needs torch, numpy, msgpack and safetensors, not TVM: `python -m tlmd.learn.encode_records`
 makes the demonstrations; `WEIGHTS` is a .safetensors file. Every twentieth task, or 60 of many, are
 kept out of training, to show how well the model orders candidates of tasks that it has never seen
 (``--kept-out``: those of another file, and training is on all). With ``--device cuda`` it trains on

@@ -1,4 +1,4 @@
-"""Make TLM-base: `python -m tlmd.learn.pretrain --records FILE --model WEIGHTS --out DIR`.
+"""Make TLM-base: `python -m tlmd.learn.make_base --records FILE --model WEIGHTS --out DIR`.
 
 The cost model is fitted to the measured records, without those whose build took too long: their
 speed is unknown. `WEIGHTS` is the language model that `python -m tlmd.tlm.pretrain` has trained;
@@ -23,7 +23,7 @@ import torch
 
 from tlmd.data.config import SHIPPED
 from tlmd.learn.demonstrations import write_replay
-from tlmd.learn.encode import add_records_option, read_all_records
+from tlmd.learn.encode_records import add_records_option, read_all_records
 from tlmd.learn.feature_tables import FeatureTables
 from tlmd.space.cache import SpaceCache
 from tlmd.tlm import checkpoint as checkpoints

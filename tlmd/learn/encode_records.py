@@ -1,4 +1,4 @@
-"""Encode records for training: `python -m tlmd.learn.encode --records FILE --out FILE`.
+"""Encode records for training: `python -m tlmd.learn.encode_records --records FILE --out FILE`.
 
 `FILE` is what `python -m tlmd.tlm.pretrain` trains on, on any machine and without TVM.
 """
@@ -13,8 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from tlmd.data.types import Record, Status, Task
+from tlmd.learn.candidate_encoder import Encoder
 from tlmd.learn.demonstrations import shares
-from tlmd.learn.encoding import Encoder
 from tlmd.records.dataset import read_dataset
 from tlmd.records.store import RecordStore
 from tlmd.space.space import TaskSpace
