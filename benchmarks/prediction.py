@@ -54,9 +54,9 @@ def main() -> int:
 
 def _prediction_row(model: str, state_dir: Path, out: Path, trials: int) -> dict[str, Any]:
     import tlmd
-    from tlmd.client import export
     from tlmd.data.config import MeasureConfig
     from tlmd.data.model_spec import ModelSpec
+    from tlmd.export import job_export
     from tlmd.lowering.preparation import lower_sets
     from tlmd.measure.cores.core_plan import plan_cores
     from tlmd.records.store import RecordStore
@@ -66,7 +66,7 @@ def _prediction_row(model: str, state_dir: Path, out: Path, trials: int) -> dict
     layout = plan_cores(run=MeasureConfig().run_cores or None)
     (prepared,) = lower_sets(ModelSpec(model), resolve("native", len(layout.run)))
     with RecordStore(state_dir / "records.sqlite", read_only=True) as store:
-        states = export.read_states(store, prepared.tasks)
+        states = job_export.read_states(store, prepared.tasks)
     sums: dict[str, list[float]] = {"hot": [], "cold": []}
     whole = []
     for _ in range(_ROUNDS):
@@ -122,7 +122,7 @@ def _fastest_run(library: str, inputs: str) -> float:
     import numpy as np
     import tvm
 
-    from tlmd.workloads.compiled_model import load_machine
+    from tlmd.export.compiled_model import load_machine
 
     machine = load_machine(Path(library))["main"]
     tensors = [tvm.runtime.tensor(array) for array in np.load(inputs).values()]

@@ -49,12 +49,12 @@ def run(*arguments: object, **options: Any) -> subprocess.CompletedProcess[str]:
 @contextlib.contextmanager
 def known_roofline() -> Iterator[None]:
     """This process takes the machine's limits for known, instead of measuring them (seconds)."""
-    from tlmd.client import export
+    from tlmd.export import job_export
     from tlmd.measure.timing.peak import Roofline
 
     found = Roofline({"float32": 100.0}, ((1 << 62, 20.0),))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(export, "measure_roofline", lambda *_: found)
+        patch.setattr(job_export, "measure_roofline", lambda *_: found)
         yield
 
 

@@ -18,6 +18,7 @@ from tests import endtoend
 from tlmd.data.config import SHIPPED
 from tlmd.data.model_spec import ModelSpec
 from tlmd.data.types import MeasureInput, Status
+from tlmd.export import whole_model
 from tlmd.generate.generator import Generator
 from tlmd.lowering import lowering
 from tlmd.measure.cores.core_plan import card_cores
@@ -25,7 +26,6 @@ from tlmd.measure.measurer import Measurer
 from tlmd.models import frontends
 from tlmd.space.hardware import target as targets
 from tlmd.tlm import checkpoint
-from tlmd.workloads import whole_model
 
 pytestmark = pytest.mark.skipif(not tvm.cuda(0).exist, reason="there is no card")
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from tlmd.workloads.huge_pages import Range, aligned, collapse, in_huge_pages, new_parts
+from tlmd.export.huge_pages import Range, aligned, collapse, in_huge_pages, new_parts
 
 _HUGE = 2 << 20
 _COUNT = 17 * _HUGE // 8  # of eight bytes each

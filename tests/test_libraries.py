@@ -12,15 +12,14 @@ import tvm
 from tests import small_network
 from tests.card_daemon import CARD
 from tests.measured_tasks import measured
-from tlmd.client import libraries
-from tlmd.client.reports import Result
 from tlmd.data.model_spec import ModelSpec
 from tlmd.data.types import TargetInfo
+from tlmd.export import compiled_model, libraries, whole_model
+from tlmd.export.reports import Result
 from tlmd.lowering.preparation import LoweredModel, lower_source
 from tlmd.models.pytorch import torch_frontend
 from tlmd.pipeline.task_state import TaskState
 from tlmd.space.hardware.target import resolve
-from tlmd.workloads import compiled_model, whole_model
 
 
 def lowered_for(target: TargetInfo) -> LoweredModel:

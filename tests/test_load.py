@@ -15,10 +15,10 @@ import tvm
 import tlmd
 from tests import difficult_models
 from tlmd.data.errors import BadInput
+from tlmd.export import whole_model
 from tlmd.lowering import lowering
 from tlmd.models.pytorch import torch_frontend
 from tlmd.space.hardware import target as targets
-from tlmd.workloads import whole_model
 
 
 @pytest.fixture(scope="module")

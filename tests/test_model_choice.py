@@ -13,15 +13,14 @@ from torch import nn
 import tlmd
 from tests.alternative_programs import native_by_vectors
 from tests.measured_tasks import measured
-from tlmd.client import libraries, model_choice
-from tlmd.client.libraries import TunedLibrary
-from tlmd.client.reports import Result, TaskResult
 from tlmd.data.model_spec import ModelSpec
+from tlmd.export import in_model, libraries, model_choice, whole_model
+from tlmd.export.libraries import TunedLibrary
+from tlmd.export.reports import Result, TaskResult
 from tlmd.lowering import alternatives
 from tlmd.lowering.alternatives import with_alternatives
 from tlmd.lowering.preparation import LoweredModel, lower_source
 from tlmd.models.pytorch.torch_frontend import from_module
-from tlmd.workloads import in_model, whole_model
 
 pytestmark = pytest.mark.slow
 

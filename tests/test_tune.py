@@ -15,8 +15,8 @@ import pytest
 
 import tlmd
 from tests import endtoend, small_network
-from tlmd.client import untuned_model
 from tlmd.data.units import microseconds
+from tlmd.export import untuned_model
 from tlmd.records.store import RecordStore
 
 TASK_KEYS = {

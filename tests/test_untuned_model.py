@@ -9,14 +9,13 @@ import torch
 
 from tests import small_network
 from tests.measured_tasks import measured
-from tlmd.client import untuned_model
-from tlmd.client.reports import Result
-from tlmd.client.untuned_model import UntunedModel
 from tlmd.data.model_spec import ModelSpec
+from tlmd.export import untuned_model, whole_model
+from tlmd.export.reports import Result
+from tlmd.export.untuned_model import UntunedModel
 from tlmd.lowering.preparation import LoweredModel, lower_source
 from tlmd.models import frontends
 from tlmd.space.hardware.target import resolve
-from tlmd.workloads import whole_model
 
 _TARGET = resolve("native", 1)
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from tlmd.api import check, connect, load, start, tune
     from tlmd.client.connection import Daemon
     from tlmd.client.job import Job
-    from tlmd.client.tune_result import TuneResult
+    from tlmd.export.tune_result import TuneResult
     from tlmd.integrations.torch_backend import optimize
 
 __all__ = [
@@ -38,7 +38,7 @@ _LAZY = {
     "connect": "tlmd.api",
     "Daemon": "tlmd.client.connection",
     "Job": "tlmd.client.job",
-    "TuneResult": "tlmd.client.tune_result",
+    "TuneResult": "tlmd.export.tune_result",
 }
 
 

@@ -11,8 +11,8 @@ from tlmd.data.model_spec import FP32
 
 if TYPE_CHECKING:
     from tlmd.client.connection import Daemon
-    from tlmd.client.tune_result import TuneResult
-    from tlmd.workloads.compiled_model import CompiledModel
+    from tlmd.export.compiled_model import CompiledModel
+    from tlmd.export.tune_result import TuneResult
 
 Path_ = str | PathLike[str]
 
@@ -108,7 +108,7 @@ def load(out: Path_) -> CompiledModel:
         model = tlmd.load("out")
         logits = model(input_ids=ids, attention_mask=mask).logits
     """
-    from tlmd.workloads.compiled_model import CompiledModel
+    from tlmd.export.compiled_model import CompiledModel
 
     return CompiledModel(Path(out))
 

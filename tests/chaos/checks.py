@@ -126,7 +126,7 @@ class Checks:
 
     def check_export(self, out: Path) -> None:
         """What was found for the real job can be used: compiled, and compared with PyTorch."""
-        from tlmd.client.export import export  # TVM and torch, which take seconds
+        from tlmd.export.job_export import export  # TVM and torch, which take seconds
 
         with endtoend.known_roofline():
             export(self._state_dir, self._daemon.real_job, out)

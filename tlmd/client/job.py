@@ -13,7 +13,7 @@ from tlmd.data.types import JobState
 
 if TYPE_CHECKING:
     from tlmd.client.connection import Daemon
-    from tlmd.client.tune_result import TuneResult
+    from tlmd.export.tune_result import TuneResult
 
 
 class Job:
@@ -58,6 +58,6 @@ class Job:
 
     def export(self, out: str | os.PathLike[str] | None = None) -> TuneResult:
         """Compile the model with its best programs. Writes the files of `tlmd.tune` to `out`."""
-        from tlmd.client.export import export
+        from tlmd.export.job_export import export
 
         return export(self.daemon.state_dir, self.id, Path(out) if out else None)

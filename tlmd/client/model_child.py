@@ -94,23 +94,23 @@ def handle(channel: Channel) -> None:
 
 
 def _deliver(channel: Channel, models: Any, tasks: list[Task], request: DeliverRequest) -> None:
-    from tlmd.client import export
+    from tlmd.export import job_export
     from tlmd.records.store import RecordStore
 
     state_dir = Path(request.state_dir)
     started_at = time.monotonic() - request.elapsed_s
     with RecordStore(state_dir / "records.sqlite", read_only=True) as store:
-        states = export.read_states(store, tasks)
+        states = job_export.read_states(store, tasks)
 
     def before_timing() -> None:
         channel.send("compiled")  # the parent answers when nothing else runs any more
         channel.receive()
 
     if request.interrupted:
-        result = export.interrupted(models[0].spec.name, states, started_at)
+        result = job_export.interrupted(models[0].spec.name, states, started_at)
     else:
         out = Path(request.out) if request.out else None
-        result = export.deliver(models, states, state_dir, out, started_at, before_timing)
+        result = job_export.deliver(models, states, state_dir, out, started_at, before_timing)
     channel.send("delivered", result.to_plain())
 
 

@@ -15,10 +15,10 @@ from types import TracebackType
 from typing import Any
 
 from tlmd.client.model_child import AcceptRequest, DeliverRequest
-from tlmd.client.tune_result import TuneResult
 from tlmd.data import wire
 from tlmd.data.config import Config
 from tlmd.data.model_spec import ModelSpec
+from tlmd.export.tune_result import TuneResult
 from tlmd.measure.cores.core_plan import CoreLayout
 from tlmd.processes.guarded_child import STAGE, GuardedChild
 

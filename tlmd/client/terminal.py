@@ -14,7 +14,6 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from tlmd.client import reports
 from tlmd.client.output_capture import captured_output
 from tlmd.client.progress import STOPPED, WIDE, LiveLine
 from tlmd.client.tune_request import TuneRequest
@@ -22,6 +21,7 @@ from tlmd.data.config import Config
 from tlmd.data.errors import Interrupted
 from tlmd.data.model_spec import FP32
 from tlmd.data.state_dir import make_state_dir
+from tlmd.export import reports
 
 _ROWS = 30
 _PLAIN_COLUMNS = 120  # at least this width if the output is not a terminal
@@ -64,14 +64,14 @@ def tune(request: TuneRequest, config: Config, as_json: bool) -> int:
 def export(state_dir: Path, job_id: str, out: Path, lowered: bool, as_json: bool) -> int:
     """Compile the best programs of a job, show the result, and return the exit code.
 
-    `lowered` as in `tlmd.client.export.export`.
+    `lowered` as in `tlmd.export.job_export.export`.
     """
     with captured_output(make_state_dir(state_dir) / "logs" / "export.log") as stderr:
         with LiveLine(Console(file=stderr)) as live:
-            from tlmd.client import export
+            from tlmd.export import job_export
 
             live.stage("compiling and timing the whole model")
-            result = export.export(state_dir, job_id, out, lowered)
+            result = job_export.export(state_dir, job_id, out, lowered)
     if as_json:
         print(json.dumps(result.summary, indent=1))
     else:

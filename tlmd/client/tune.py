@@ -25,10 +25,10 @@ from tlmd.client.job import Job
 from tlmd.client.model_process import ModelProcess
 from tlmd.client.progress import outlook
 from tlmd.client.tune_request import TuneRequest
-from tlmd.client.tune_result import TuneResult, check_out
 from tlmd.data.config import SHIPPED, Config
 from tlmd.data.errors import BadInput, Failed, Interrupted, NoDaemon
 from tlmd.data.state_dir import make_state_dir
+from tlmd.export.tune_result import TuneResult, check_out
 from tlmd.measure.cores.core_plan import CARD, plan_slots
 from tlmd.models import frontends
 from tlmd.tlm import checkpoint as checkpoints

@@ -19,6 +19,7 @@ from tlmd.client import lifecycle
 from tlmd.data.config import Config
 from tlmd.data.errors import BadInput, TlmdError
 from tlmd.data.types import JobState, Task
+from tlmd.export.compiled_model import use_threads
 from tlmd.integrations.graph_options import GraphOptions
 from tlmd.integrations.programs import ProgramSource
 from tlmd.lowering import acceptance
@@ -31,7 +32,6 @@ from tlmd.models.pytorch.operators import NotConvertible
 from tlmd.models.pytorch.tensors import to_numpy
 from tlmd.records.task_file import save_tasks
 from tlmd.space.hardware import target as targets
-from tlmd.workloads.compiled_model import use_threads
 
 _log = logging.getLogger("tlmd.integrations")
 _POLL_S = 2.0

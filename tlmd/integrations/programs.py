@@ -13,6 +13,8 @@ from tvm.s_tir import meta_schedule as ms
 
 from tlmd.data.errors import TlmdError
 from tlmd.data.types import Candidate, Proposal, Record, TargetInfo, Task
+from tlmd.export.compiled_model import Library
+from tlmd.export.huge_pages import in_huge_pages
 from tlmd.lowering import lowering
 from tlmd.lowering.alternatives import substitute, with_alternatives
 from tlmd.lowering.preparation import LoweredModel
@@ -21,8 +23,6 @@ from tlmd.records.store import RecordStore
 from tlmd.space.hardware import target as targets
 from tlmd.space.space import TaskSpace
 from tlmd.tlm.threads import one_thread
-from tlmd.workloads.compiled_model import Library
-from tlmd.workloads.huge_pages import in_huge_pages
 
 _GUESSED_S = 1.0  # the time of a program that was not measured: any record is better
 

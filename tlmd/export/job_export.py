@@ -12,10 +12,10 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 
-from tlmd.client import libraries, model_choice, reports, untuned_model
-from tlmd.client.tune_result import TuneResult, check_out
 from tlmd.data.errors import BadInput, Failed
 from tlmd.data.types import TargetInfo, Task
+from tlmd.export import libraries, model_choice, reports, untuned_model, whole_model
+from tlmd.export.tune_result import TuneResult, check_out
 from tlmd.lowering import alternatives, lowering
 from tlmd.lowering.preparation import LoweredModel, lower_sets
 from tlmd.measure.cores.core_plan import CARD, card_cores, plan_cores
@@ -27,7 +27,6 @@ from tlmd.records import job_specs
 from tlmd.records.job_specs import JobSpec
 from tlmd.records.store import RecordStore
 from tlmd.records.task_file import load_tasks
-from tlmd.workloads import whole_model
 
 _SLOWED = 1.15  # times the reference kernel's time of a quiet machine
 

@@ -11,12 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tlmd.client import reports
 from tlmd.data.types import TargetInfo
+from tlmd.export import reports, whole_model
 from tlmd.lowering import lowering
 from tlmd.lowering.preparation import LoweredModel
 from tlmd.space.hardware import target as targets
-from tlmd.workloads import whole_model
 
 _LONGEST_MS = 5_000.0
 

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 
 from tlmd.data.errors import BadInput
+from tlmd.export.huge_pages import in_huge_pages
 from tlmd.models import structure
 from tlmd.models.pytorch.tensors import to_numpy
 from tlmd.models.sources import InputInfo, SourceModel, numpy_dtype
 from tlmd.models.structure import CallStructure, Node
-from tlmd.workloads.huge_pages import in_huge_pages
 
 CPU = "cpu"
 _FILE = "model.json"

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from tlmd.alternatives.transforms import MULTIPLIED
-from tlmd.client.tune_result import TuneResult
 from tlmd.data.errors import Failed
 from tlmd.data.model_spec import BF16, FP32, INT8
 from tlmd.data.types import Record, TargetInfo, Task
 from tlmd.data.units import microseconds
+from tlmd.export.tune_result import TuneResult
 from tlmd.pipeline.task_groups import TaskGroup
 from tlmd.pipeline.task_state import TaskState
 

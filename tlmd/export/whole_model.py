@@ -1,6 +1,6 @@
 """The whole model after tuning: export it with a program that runs it, and time it.
 
-`python -m tlmd.workloads.whole_model PLAN.json` is the process that times. It is pinned to the run
+`python -m tlmd.export.whole_model PLAN.json` is the process that times. It is pinned to the run
 cores, runs the untuned model, the tuned model and PyTorch alternately, and prints one line of JSON:
 an empty object where it cannot run the original, and was given no untuned model instead.
 """
@@ -24,8 +24,8 @@ from tlmd.data import wire
 from tlmd.data.errors import Failed
 from tlmd.data.model_spec import ModelSpec
 from tlmd.data.types import TargetInfo
+from tlmd.export import compiled_model, timing_process
 from tlmd.models.sources import SourceModel
-from tlmd.workloads import compiled_model, timing_process
 
 RUN_PY = '''"""Run the tuned model; needs only tvm and numpy. Usage: python run.py [inputs.npz]"""
 
@@ -152,7 +152,7 @@ def measure(
 
     def run(library: Path | None) -> Any:
         plan["untuned"] = str(library) if library else None
-        module, doing = "tlmd.workloads.whole_model", "timing the whole model"
+        module, doing = "tlmd.export.whole_model", "timing the whole model"
         return timing_process.run(module, plan, inputs, run_cores, scratch, doing)
 
     found = run(untuned() if times_untuned else None)

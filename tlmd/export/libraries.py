@@ -7,15 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tlmd.client import reports
 from tlmd.data.errors import Failed
 from tlmd.data.types import Record, TargetInfo, Task
+from tlmd.export import reports, whole_model
 from tlmd.lowering import alternatives, lowering
 from tlmd.lowering.preparation import LoweredModel
 from tlmd.records import metaschedule_files
 from tlmd.space.hardware import target as targets
 from tlmd.space.space import TaskSpace
-from tlmd.workloads import whole_model
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """How long each function takes inside of its model, where the others share the caches with it.
 
-`python -m tlmd.workloads.in_model PLAN.json` is the process that times. It is pinned to the run
+`python -m tlmd.export.in_model PLAN.json` is the process that times. It is pinned to the run
 cores, runs several compiled versions of one model by turns, and prints one line of JSON.
 """
 
@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
+from tlmd.export import timing_process
 from tlmd.space import tvm_alone
-from tlmd.workloads import timing_process
 
 _TURNS, _TURN_S = 12, 0.05
 _LEAST_TURNS, _BUDGET_S = 5, 8.0  # of all turns, for slow models
@@ -37,7 +37,7 @@ def measure(
     plan = {"libraries": list(map(str, libraries))}
     doing = "timing inside of the model"
     found: list[Turns] = timing_process.run(
-        "tlmd.workloads.in_model", plan, inputs, cores, scratch, doing
+        "tlmd.export.in_model", plan, inputs, cores, scratch, doing
     )
     return found
 
@@ -48,7 +48,7 @@ class _Timed:
     def __init__(self, library: str, inputs: Sequence[np.ndarray]) -> None:
         import tvm
 
-        from tlmd.workloads import compiled_model
+        from tlmd.export import compiled_model
 
         self._machine = compiled_model.load_machine(Path(library))
         self._tensors = [tvm.runtime.tensor(value) for value in inputs]

@@ -13,13 +13,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from tlmd.client import libraries
-from tlmd.client.libraries import TunedLibrary
-from tlmd.client.reports import Result
 from tlmd.data.errors import Failed
+from tlmd.export import in_model, libraries
+from tlmd.export.libraries import TunedLibrary
+from tlmd.export.reports import Result
 from tlmd.lowering import alternatives
 from tlmd.lowering.preparation import LoweredModel
-from tlmd.workloads import in_model
 
 _log = logging.getLogger("tlmd.export")
 _CLEARLY = 0.99  # of the time of the other one
