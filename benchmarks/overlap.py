@@ -33,10 +33,10 @@ from tlmd.data.config import CheckConfig, Config, GenerateConfig, MeasureConfig,
 from tlmd.data.model_spec import ModelSpec
 from tlmd.data.types import Task
 from tlmd.measure.cores.core_plan import plan_slots
-from tlmd.pipeline.jobs import TuningJob
 from tlmd.pipeline.loop import Pipeline
 from tlmd.pipeline.orders import MeasureOrder, SwapOrder, WorkerKind, WriteOrder
 from tlmd.pipeline.state import PipelineOptions
+from tlmd.pipeline.tuning_jobs import TuningJob
 from tlmd.records.store import RecordStore
 
 

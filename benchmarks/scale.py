@@ -35,10 +35,10 @@ from tlmd.daemon.event_log import EventLog
 from tlmd.data.config import Config, DaemonConfig, TrainConfig
 from tlmd.data.types import Baseline, Task
 from tlmd.measure.cores.background import BackgroundWork, OtherPrograms
-from tlmd.pipeline.jobs import TuningJob
 from tlmd.pipeline.loop import Pipeline
 from tlmd.pipeline.orders import WorkerKind, WorkerPool
 from tlmd.pipeline.state import PipelineOptions
+from tlmd.pipeline.tuning_jobs import TuningJob
 from tlmd.records.dataset import read_dataset
 from tlmd.records.store import RecordStore
 

@@ -6,9 +6,9 @@ from typing import Any
 
 from tests.simulated import MemoryStore, SimulatedWorkerPool, task
 from tlmd.data.types import Status
-from tlmd.pipeline.jobs import TuningJob
 from tlmd.pipeline.loop import Pipeline
 from tlmd.pipeline.state import PipelineOptions
+from tlmd.pipeline.tuning_jobs import TuningJob
 
 SIZES = {"a": 60, "b": 60, "c": 60}
 

@@ -21,7 +21,7 @@ from tlmd.data import wire
 from tlmd.data.config import CheckConfig
 from tlmd.data.errors import BadInput
 from tlmd.data.types import JobState
-from tlmd.pipeline.jobs import TuningJob
+from tlmd.pipeline.tuning_jobs import TuningJob
 from tlmd.records import job_specs
 from tlmd.records.store import RecordStore
 from tlmd.records.task_file import save_tasks

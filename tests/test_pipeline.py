@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from tests.pipeline_run import SIZES, Run
 from tests.simulated import Pace, SimulatedWorkerPool, options
 from tlmd.data.types import Candidate, JobState, Status
-from tlmd.pipeline.jobs import TuningJob
 from tlmd.pipeline.orders import BaselineOrder, CompareOrder, MeasureOrder
+from tlmd.pipeline.tuning_jobs import TuningJob
 
 
 def test_the_table_of_the_paper_holds_literally_under_strict() -> None:

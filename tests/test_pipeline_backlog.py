@@ -10,8 +10,8 @@ from tlmd.data import wire
 from tlmd.data.types import Candidate, Outcome, Record, Status
 from tlmd.pipeline import backlog
 from tlmd.pipeline.backlog import TrainingBacklog
-from tlmd.pipeline.jobs import TuningJob
 from tlmd.pipeline.orders import TrainOrder
+from tlmd.pipeline.tuning_jobs import TuningJob
 
 
 def records(count: int, batch: int = 0, first: int = 0) -> list[Record]:

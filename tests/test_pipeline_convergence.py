@@ -9,9 +9,9 @@ from tests.pipeline_run import Run
 from tests.simulated import MemoryStore, SimulatedWorkerPool, options, task
 from tlmd.data.types import Baseline, Candidate, JobState, Outcome, Record, Status
 from tlmd.pipeline.convergence import Convergence
-from tlmd.pipeline.jobs import TuningJob
 from tlmd.pipeline.task_scheduler import TaskScheduler
 from tlmd.pipeline.task_state import TaskState
+from tlmd.pipeline.tuning_jobs import TuningJob
 
 PER_TASK = 8
 

@@ -9,7 +9,6 @@ from tests.pipeline_run import Run
 from tests.simulated import Pace, SimulatedWorkerPool, options
 from tlmd.data.config import GenerateConfig, RegistryConfig, TrainConfig
 from tlmd.data.types import JobState
-from tlmd.pipeline.jobs import TuningJob
 from tlmd.pipeline.orders import (
     Event,
     Order,
@@ -20,6 +19,7 @@ from tlmd.pipeline.orders import (
     WriteOrder,
 )
 from tlmd.pipeline.state import PipelineOptions
+from tlmd.pipeline.tuning_jobs import TuningJob
 
 
 def _options() -> PipelineOptions:

@@ -10,8 +10,8 @@ from typing import Any
 from tests.pipeline_run import Run
 from tests.simulated import TARGET, Pace, SimulatedWorkerPool, options, task
 from tlmd.data.types import JobState, Status
-from tlmd.pipeline.jobs import TuningJob
 from tlmd.pipeline.orders import MeasureOrder, Order, OrderFailed, TrainOrder, Worker, WriteOrder
+from tlmd.pipeline.tuning_jobs import TuningJob
 
 
 @dataclass

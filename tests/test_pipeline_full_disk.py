@@ -11,7 +11,7 @@ from tests.pipeline_run import Run
 from tests.simulated import MemoryStore, options
 from tlmd.data.errors import DiskFull
 from tlmd.data.types import Baseline, Record
-from tlmd.pipeline.jobs import TuningJob
+from tlmd.pipeline.tuning_jobs import TuningJob
 from tlmd.processes.wall_clock import WallClock
 
 

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from tests.pipeline_run import Run
 from tests.simulated import SimulatedWorkerPool, options, task
 from tlmd.data.types import Candidate, JobState, Outcome, Record, Status
-from tlmd.pipeline.jobs import TuningJob
 from tlmd.pipeline.orders import CompareOrder
 from tlmd.pipeline.task_groups import TaskGroup
 from tlmd.pipeline.task_state import TaskState
+from tlmd.pipeline.tuning_jobs import TuningJob
 
 SPEEDS = st.lists(st.floats(0.1, 10.0), min_size=1, max_size=4)
 

@@ -8,8 +8,8 @@ from tests.pipeline_run import Run
 from tests.simulated import SimulatedWorkerPool, options
 from tlmd.data.types import JobState
 from tlmd.generate.history import WrittenHistory
-from tlmd.pipeline.jobs import TuningJob
 from tlmd.pipeline.orders import Order, WriteOrder
+from tlmd.pipeline.tuning_jobs import TuningJob
 
 
 class Listening(SimulatedWorkerPool):

@@ -9,8 +9,8 @@ import pytest
 from tests.pipeline_run import SIZES, Run
 from tests.simulated import MemoryStore, Pace, SimulatedWorkerPool, options, task
 from tlmd.data.types import JobState
-from tlmd.pipeline.jobs import TuningJob
 from tlmd.pipeline.orders import CompareOrder, TrainOrder, WriteOrder
+from tlmd.pipeline.tuning_jobs import TuningJob
 
 
 def test_users_come_first_and_the_corpus_when_nothing_else_waits() -> None:

@@ -13,9 +13,9 @@ from tests.pipeline_run import Run
 from tests.simulated import SimulatedWorkerPool, options, task
 from tlmd.data.selection import fastest, leading
 from tlmd.data.types import Candidate, Outcome, Record, Status
-from tlmd.pipeline.jobs import TuningJob
 from tlmd.pipeline.measuring import Measuring
 from tlmd.pipeline.task_state import INCUMBENTS, TaskState
+from tlmd.pipeline.tuning_jobs import TuningJob
 
 
 def _count(monkeypatch: pytest.MonkeyPatch, cls: type, name: str) -> Counter[str]:

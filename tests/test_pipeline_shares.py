@@ -16,9 +16,9 @@ from tlmd.daemon.jobs import make_spec, to_job
 from tlmd.data import wire
 from tlmd.data.errors import BadInput
 from tlmd.data.types import JobState
-from tlmd.pipeline.jobs import TuningJob
 from tlmd.pipeline.task_scheduler import TaskScheduler
 from tlmd.pipeline.task_state import TaskState
+from tlmd.pipeline.tuning_jobs import TuningJob
 from tlmd.records.job_specs import JobSpec
 
 BATCH, PER_TASK = 32, 8

@@ -9,8 +9,8 @@ from typing import Any
 from tlmd.daemon import jobs as job_views
 from tlmd.data.errors import BadInput
 from tlmd.data.types import JobState
-from tlmd.pipeline.jobs import TuningJob
 from tlmd.pipeline.task_state import TaskState
+from tlmd.pipeline.tuning_jobs import TuningJob
 from tlmd.records import job_specs
 from tlmd.records.job_specs import JobSpec
 from tlmd.records.store import RecordStore

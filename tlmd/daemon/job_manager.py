@@ -20,8 +20,8 @@ from tlmd.daemon.task_extraction import TaskExtractor
 from tlmd.data.config import CheckConfig
 from tlmd.data.errors import BadInput, TlmdError
 from tlmd.data.types import JobState, Task
-from tlmd.pipeline.jobs import TuningJob
 from tlmd.pipeline.loop import Pipeline
+from tlmd.pipeline.tuning_jobs import TuningJob
 from tlmd.records import job_specs
 from tlmd.records.job_specs import JobSpec
 from tlmd.records.task_file import load_tasks, save_tasks

@@ -15,8 +15,8 @@ from tlmd.data.errors import BadInput
 from tlmd.data.model_spec import FP32, Shapes
 from tlmd.data.types import JobState
 from tlmd.data.units import microseconds
-from tlmd.pipeline.jobs import TuningJob
 from tlmd.pipeline.task_groups import TaskGroup
+from tlmd.pipeline.tuning_jobs import TuningJob
 from tlmd.records.job_specs import JobSpec
 
 _OF_THE_DAEMON = {"id", "created", "reason", "ended", "spent_s", "progress"}  # not of a request

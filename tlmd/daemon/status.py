@@ -7,9 +7,9 @@ import time
 from typing import Any
 
 from tlmd.measure.cores.background import BackgroundWork
-from tlmd.pipeline.jobs import TuningJob
 from tlmd.pipeline.loop import Pipeline
 from tlmd.pipeline.orders import MeasureOrder, Worker, WorkerKind
+from tlmd.pipeline.tuning_jobs import TuningJob
 from tlmd.records.store import RecordStore
 from tlmd.version import __version__
 

@@ -12,7 +12,7 @@ from tlmd.data.types import Record, Status
 from tlmd.pipeline.task_groups import TaskGroup
 
 if TYPE_CHECKING:
-    from tlmd.pipeline.jobs import TuningJob
+    from tlmd.pipeline.tuning_jobs import TuningJob
 
 _EVERY = 16  # candidates between two entries of the history
 _NEVER = -1

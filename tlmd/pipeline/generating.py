@@ -10,7 +10,6 @@ from dataclasses import replace
 from tlmd.data import wire
 from tlmd.data.types import JobState
 from tlmd.pipeline.batches import Batch, BatchPlan
-from tlmd.pipeline.jobs import TuningJob
 from tlmd.pipeline.learning import Learning
 from tlmd.pipeline.orders import (
     OrderDone,
@@ -24,6 +23,7 @@ from tlmd.pipeline.orders import (
 from tlmd.pipeline.sent_histories import SentHistories
 from tlmd.pipeline.state import PipelineState
 from tlmd.pipeline.task_scheduler import TaskScheduler
+from tlmd.pipeline.tuning_jobs import TuningJob
 
 _LEAD = 2.0  # a batch is planned when the slots have work for less than so many writing times
 _MIN_WRITE_S = 0.2

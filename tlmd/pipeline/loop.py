@@ -34,7 +34,6 @@ from tlmd.pipeline.batches import Batch
 from tlmd.pipeline.convergence import Convergence
 from tlmd.pipeline.deadlines import Deadlines
 from tlmd.pipeline.generating import Generating
-from tlmd.pipeline.jobs import TuningJob
 from tlmd.pipeline.learning import Learning
 from tlmd.pipeline.measuring import Measuring
 from tlmd.pipeline.orders import (
@@ -54,6 +53,7 @@ from tlmd.pipeline.orders import (
 )
 from tlmd.pipeline.state import Emit, PipelineOptions, PipelineState
 from tlmd.pipeline.task_state import TaskState
+from tlmd.pipeline.tuning_jobs import TuningJob
 from tlmd.pipeline.unfinished_jobs import UnfinishedJobs
 
 _LOOK_S = 1.0  # between two looks at which hardware has slots

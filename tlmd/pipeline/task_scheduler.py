@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from tlmd.data.types import TargetInfo
-from tlmd.pipeline.jobs import TuningJob
 from tlmd.pipeline.task_groups import TaskGroup
 from tlmd.pipeline.task_state import TaskState
+from tlmd.pipeline.tuning_jobs import TuningJob
 
 IsOffered = Callable[[TargetInfo], bool]
 """Whether there are slots for a target."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from tlmd.pipeline.jobs import TuningJob
+from tlmd.pipeline.tuning_jobs import TuningJob
 
 _BY_TURNS = 32  # jobs that a step looks at, beside those whose tasks had news
 
