@@ -19,7 +19,7 @@ from actors.placement import ActorSpec
 from actors.session import Settings
 from actors.start_failures import StartFailures
 from tests.simulated import TARGET
-from tlmd.daemon.jobs import make_spec
+from tlmd.daemon.job_documents import make_spec
 from tlmd.data.config import Config
 from tlmd.data.errors import ClusterLost, Failed
 from tlmd.pipeline.orders import StartFailed, Worker, WorkerKind

@@ -13,7 +13,7 @@ import pytest
 from tests.fake_checkpoints import accept, blob, load
 from tests.test_records_store import record, task, writing
 from tlmd import cli
-from tlmd.daemon.jobs import make_spec
+from tlmd.daemon.job_documents import make_spec
 from tlmd.data.errors import BadInput, Failed
 from tlmd.data.types import JobState
 from tlmd.records import backup, job_specs

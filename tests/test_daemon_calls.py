@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tlmd.daemon.calls import CallQueue
+from tlmd.daemon.thread_calls import CallQueue
 from tlmd.data.errors import BadInput, Failed
 
 

@@ -14,8 +14,8 @@ from tests.simulated import SimulatedWorkerPool, options, task
 from tlmd.daemon.event_log import EventLog
 from tlmd.daemon.extraction_requests import ExtractionRequests
 from tlmd.daemon.job_archive import JobArchive
+from tlmd.daemon.job_documents import make_spec
 from tlmd.daemon.job_manager import JobManager
-from tlmd.daemon.jobs import make_spec
 from tlmd.daemon.log_files import bound_logs
 from tlmd.data import wire
 from tlmd.data.config import CheckConfig

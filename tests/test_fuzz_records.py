@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from tests.fuzzing import changed, damaged, few, one_line, values
 from tests.test_records_store import record, task
 from tlmd.daemon.job_archive import JobArchive
-from tlmd.daemon.jobs import make_spec
+from tlmd.daemon.job_documents import make_spec
 from tlmd.data import wire
 from tlmd.data.types import Baseline, JobState
 from tlmd.records import backup, job_specs

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from tests import fake_checkpoints
 from tests.fuzzing import changed, damaged, few, one_line, scalars, values
 from tlmd.daemon.http import HttpServer, make_app
-from tlmd.daemon.jobs import make_spec, to_job
+from tlmd.daemon.job_documents import make_spec, to_job
 from tlmd.data import config, wire
 from tlmd.data.errors import BadInput
 from tlmd.tlm import checkpoint as checkpoints

@@ -17,7 +17,7 @@ from tests import endtoend, test_cluster_yaml
 from tests.card_daemon import CARD
 from tests.simulated import TARGET, task
 from tlmd.daemon.extraction_requests import ExtractionRequests, Slots
-from tlmd.daemon.jobs import make_spec
+from tlmd.daemon.job_documents import make_spec
 from tlmd.data import config
 from tlmd.data.errors import BadInput
 from tlmd.data.types import TargetInfo

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.pipeline_run import Run
 from tests.simulated import SimulatedWorkerPool, options, task
-from tlmd.daemon.jobs import make_spec, to_job
+from tlmd.daemon.job_documents import make_spec, to_job
 from tlmd.data import wire
 from tlmd.data.errors import BadInput
 from tlmd.data.types import JobState

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tlmd.daemon import jobs as job_views
+from tlmd.daemon import job_documents as job_views
 from tlmd.data.errors import BadInput
 from tlmd.data.types import JobState
 from tlmd.pipeline.task_state import TaskState

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tlmd.daemon import jobs as job_views
+from tlmd.daemon import job_documents as job_views
 from tlmd.daemon.event_log import EventLog
 from tlmd.daemon.extraction_requests import ExtractionRequests
 from tlmd.daemon.job_archive import JobArchive

@@ -18,13 +18,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tlmd.daemon import metrics, status
-from tlmd.daemon.calls import CallQueue
 from tlmd.daemon.event_log import EventLog
 from tlmd.daemon.extraction_requests import ExtractionRequests, Slots
 from tlmd.daemon.job_archive import JobArchive
+from tlmd.daemon.job_documents import make_spec
 from tlmd.daemon.job_manager import JobManager
-from tlmd.daemon.jobs import make_spec
 from tlmd.daemon.store_check import StoreCheck
+from tlmd.daemon.thread_calls import CallQueue
 from tlmd.data.config import Config
 from tlmd.data.errors import DiskFull, Failed, TlmdError
 from tlmd.measure.cores.background import BackgroundWork, OtherPrograms
