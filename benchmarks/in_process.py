@@ -16,7 +16,7 @@ import threading
 import time
 from multiprocessing.connection import Connection
 
-from actors.calls import pack_order, unpack_answer
+from actors.order_calls import pack_order, unpack_answer
 from benchmarks import simulated
 from tlmd.pipeline.orders import (
     Event,
