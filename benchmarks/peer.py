@@ -60,7 +60,7 @@ def search(
     optimize: bool = False,
 ) -> Search:
     """Search as `tune` does; `optimize`: and then run MetaSchedule's post-optimization."""
-    from tlmd.client.interchange import import_database
+    from tlmd.client.commands.interchange import import_database
 
     with tempfile.TemporaryDirectory(prefix="tlmd-bench-") as scratch:
         directory = Path(scratch)

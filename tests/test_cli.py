@@ -32,7 +32,7 @@ def test_what_libraries_print_goes_to_the_log(tmp_path: Path) -> None:
     log = tmp_path / "logs" / "run.log"
     code = (
         "import os, pathlib\n"
-        "from tlmd.client.output_capture import captured_output\n"
+        "from tlmd.client.display.output_capture import captured_output\n"
         f"with captured_output(pathlib.Path({str(log)!r})) as original:\n"
         "    os.write(1, b'from C, out\\n'); os.write(2, b'from C, error\\n')\n"
         "    print('from Python'); print('from tlmd', file=original)\n"

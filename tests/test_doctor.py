@@ -14,8 +14,8 @@ from types import SimpleNamespace
 import pytest
 import tvm
 
-from tlmd.client import doctor, installation_checks, machine_checks
-from tlmd.client.findings import CheckContext, Finding, MachineCheck, requirements
+from tlmd.client.commands import doctor, installation_checks, machine_checks
+from tlmd.client.commands.findings import CheckContext, Finding, MachineCheck, requirements
 from tlmd.data.config import Config
 from tlmd.data.errors import Failed
 from tlmd.space.hardware.target import resolve

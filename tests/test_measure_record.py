@@ -11,8 +11,8 @@ import pytest
 
 from tests import modules
 from tlmd.cli import main
-from tlmd.client.measure_record import measure_record
-from tlmd.client.record_list import newest_records, text
+from tlmd.client.commands.measure_record import measure_record
+from tlmd.client.commands.record_list import newest_records, text
 from tlmd.data.config import Config
 from tlmd.data.errors import BadInput
 from tlmd.data.types import Candidate, Outcome, Record, Status, Task

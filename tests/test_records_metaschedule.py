@@ -14,7 +14,7 @@ from tvm.s_tir import Schedule, Trace
 from tvm.s_tir import meta_schedule as ms
 
 from tests import modules
-from tlmd.client import interchange
+from tlmd.client.commands import interchange
 from tlmd.data.computation import DecisionKind
 from tlmd.data.errors import BadInput
 from tlmd.records import metaschedule_files

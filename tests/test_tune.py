@@ -131,7 +131,7 @@ def test_the_database_schedules_the_model_in_plain_tvm(tuned: Run) -> None:
 
 
 def test_records_go_to_a_database_and_come_back(tuned: Run, tmp_path: Path) -> None:
-    from tlmd.client import interchange
+    from tlmd.client.commands import interchange
 
     database, state = tmp_path / "database", tmp_path / "state"
     state.mkdir()

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from tlmd.client import arguments, backup_commands, record_commands
-from tlmd.client import commands as client_commands
+from tlmd.client.commands import arguments, backup_commands, record_commands
+from tlmd.client.commands import daemon_commands as client_commands
 from tlmd.data.errors import BadInput, Interrupted, TlmdError
 from tlmd.processes.children import VERBOSE
 from tlmd.version import __version__
@@ -144,7 +144,7 @@ def _tune(options: argparse.Namespace) -> int:
         "measure.wait_quiet": options.wait_quiet,
     }
     config = configuration.load(options.config, flags)
-    from tlmd.client import terminal
+    from tlmd.client.display import terminal
     from tlmd.client.tune_request import TuneRequest
     from tlmd.data.state_dir import default_state_dir
 
@@ -254,7 +254,7 @@ def _doctor(options: argparse.Namespace) -> int:
     from tlmd.data import config as configuration
 
     config = configuration.load(options.config)
-    from tlmd.client import doctor
+    from tlmd.client.commands import doctor
 
     return doctor.run(options.state_dir, config, as_json=options.json)
 

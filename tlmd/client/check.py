@@ -9,9 +9,9 @@ from typing import Any
 
 from rich.console import Console
 
+from tlmd.client.display.output_capture import captured_output
+from tlmd.client.display.progress import LiveLine
 from tlmd.client.model_process import ModelProcess
-from tlmd.client.output_capture import captured_output
-from tlmd.client.progress import LiveLine
 from tlmd.data.config import Config
 from tlmd.data.model_spec import ModelSpec
 from tlmd.measure.cores.core_plan import plan_slots

@@ -21,9 +21,9 @@ from typing import Any
 
 from tlmd.client import lifecycle
 from tlmd.client.connection import Daemon
+from tlmd.client.display.progress import outlook
 from tlmd.client.job import Job
 from tlmd.client.model_process import ModelProcess
-from tlmd.client.progress import outlook
 from tlmd.client.tune_request import TuneRequest
 from tlmd.data.config import SHIPPED, Config
 from tlmd.data.errors import BadInput, Failed, Interrupted, NoDaemon

@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
-from tlmd.client.findings import FAIL, OK, WARN, CheckContext, Finding, MachineCheck
-from tlmd.client.installation_checks import checkpoint, linker, torchvision, versions
-from tlmd.client.machine_checks import card, disk, noise, processor, speed
+from tlmd.client.commands.findings import FAIL, OK, WARN, CheckContext, Finding, MachineCheck
+from tlmd.client.commands.installation_checks import checkpoint, linker, torchvision, versions
+from tlmd.client.commands.machine_checks import card, disk, noise, processor, speed
 from tlmd.data.config import Config
 from tlmd.data.errors import TlmdError
 from tlmd.data.state_dir import default_state_dir

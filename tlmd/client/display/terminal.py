@@ -14,8 +14,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from tlmd.client.output_capture import captured_output
-from tlmd.client.progress import STOPPED, WIDE, LiveLine
+from tlmd.client.display.output_capture import captured_output
+from tlmd.client.display.progress import STOPPED, WIDE, LiveLine
 from tlmd.client.tune_request import TuneRequest
 from tlmd.data.config import Config
 from tlmd.data.errors import Interrupted

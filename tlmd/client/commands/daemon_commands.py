@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tlmd.client import arguments
+from tlmd.client.commands import arguments
 from tlmd.corpus.corpus import CORPORA
 from tlmd.data.errors import BadInput
 
@@ -136,7 +136,7 @@ def _stop(options: Any) -> int:
 
 def _status(options: Any) -> int:
     document = _daemon(options).status()
-    from tlmd.client import views
+    from tlmd.client.display import views
 
     return _print(options, document, views.status_text(document))
 
@@ -166,7 +166,7 @@ def _submit(options: Any) -> int:
         wait_for_hardware=options.wait_for_hardware,
     )
     if not options.detach:
-        from tlmd.client import views
+        from tlmd.client.display import views
 
         views.until_accepted(job)
     return _print(options, {"id": job.id}, f"{job.id}: `tlmd wait {job.id}` waits for it")
@@ -174,7 +174,7 @@ def _submit(options: Any) -> int:
 
 def _jobs(options: Any) -> int:
     jobs = _daemon(options).jobs(options.n, options.before)
-    from tlmd.client import views
+    from tlmd.client.display import views
 
     text = views.jobs_text(jobs)
     if len(jobs) == options.n:
@@ -183,7 +183,7 @@ def _jobs(options: Any) -> int:
 
 
 def _wait(options: Any) -> int:
-    from tlmd.client import views
+    from tlmd.client.display import views
 
     job = _daemon(options).job(options.job)
     document = views.wait(job, quiet=options.json)
@@ -196,7 +196,7 @@ def _cancel(options: Any) -> int:
 
 
 def _export(options: Any) -> int:
-    from tlmd.client import terminal
+    from tlmd.client.display import terminal
 
     folder = _state_dir(options)
     return terminal.export(folder, options.job, options.out, options.lowered, options.json)
@@ -213,7 +213,7 @@ def _resume(options: Any) -> int:
 
 
 def _watch(options: Any) -> int:
-    from tlmd.client import views
+    from tlmd.client.display import views
 
     return views.watch(_daemon(options), as_json=options.json)
 
@@ -248,7 +248,7 @@ def _checkpoints(options: Any) -> int:
         text = f"version {version} is in force until `tlmd checkpoints unpin`"
         return _print(options, {"version": version}, text)
     checkpoints = daemon.checkpoints()
-    from tlmd.client import views
+    from tlmd.client.display import views
 
     return _print(options, checkpoints, views.checkpoints_text(checkpoints))
 
@@ -263,7 +263,7 @@ def _train(options: Any) -> int:
         if not Path(corpus).is_file():
             names = " or ".join(map(repr, CORPORA))
             raise BadInput(f"no such file: {options.corpus}; use {names} or a file of tasks")
-    from tlmd.client import views
+    from tlmd.client.display import views
 
     return views.train(
         _state_dir(options),

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tlmd.client import arguments
+from tlmd.client.commands import arguments
 from tlmd.data.errors import BadInput
 
 Common = Callable[[argparse.ArgumentParser], None]
@@ -61,7 +61,7 @@ def _records(options: argparse.Namespace) -> int:
     from tlmd.data import config as configuration
 
     config = configuration.load(options.config)
-    from tlmd.client.output_capture import captured_output
+    from tlmd.client.display.output_capture import captured_output
     from tlmd.data.state_dir import default_state_dir, make_state_dir
     from tlmd.measure.cores.core_plan import plan_cores
     from tlmd.space import tvm_alone
@@ -70,7 +70,7 @@ def _records(options: argparse.Namespace) -> int:
     state = make_state_dir(options.state_dir or default_state_dir())
     with captured_output(state / "logs" / "records.log"):
         tvm_alone.import_tvm()
-        from tlmd.client import interchange
+        from tlmd.client.commands import interchange
 
         if options.action == "import":
             counts = interchange.import_records(options.path, options.target, len(cores.run), state)
@@ -85,7 +85,7 @@ def _records(options: argparse.Namespace) -> int:
 
 
 def _list_records(options: argparse.Namespace) -> int:
-    from tlmd.client import record_list
+    from tlmd.client.commands import record_list
     from tlmd.data.state_dir import default_state_dir
 
     state = options.state_dir or default_state_dir()
@@ -145,7 +145,7 @@ def _measure(options: argparse.Namespace) -> int:
     from tlmd.data import config as configuration
 
     config = configuration.load(options.config)
-    from tlmd.client.output_capture import captured_output
+    from tlmd.client.display.output_capture import captured_output
     from tlmd.data.state_dir import default_state_dir
     from tlmd.space import tvm_alone
 
@@ -154,7 +154,7 @@ def _measure(options: argparse.Namespace) -> int:
         raise BadInput(f"{state} holds no records; `tlmd tune` measures some")
     with captured_output(state / "logs" / "measure.log"):
         tvm_alone.import_tvm()
-        from tlmd.client.measure_record import measure_record
+        from tlmd.client.commands.measure_record import measure_record
 
         measured = measure_record(state, options.record, config)
     if options.json:

@@ -20,8 +20,8 @@ from rich.text import Text
 
 from tlmd.client import lifecycle
 from tlmd.client.connection import Daemon
+from tlmd.client.display.progress import STOPPED, LiveLine, detail_line
 from tlmd.client.job import Job
-from tlmd.client.progress import STOPPED, LiveLine, detail_line
 from tlmd.data.config import TuneConfig
 from tlmd.data.errors import BadInput, Interrupted, NoDaemon
 from tlmd.data.types import JobState

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tlmd.client.findings import FAIL, OK, WARN, CheckContext, Finding
+from tlmd.client.commands.findings import FAIL, OK, WARN, CheckContext, Finding
 
 # Always shown. Other requirements are shown only if something is wrong with them.
 _SHOWN = ("apache-tvm", "apache-tvm-ffi", "torch", "transformers", "xgboost-cpu")

@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from tlmd.client.findings import FAIL, OK, WARN, CheckContext, Finding
+from tlmd.client.commands.findings import FAIL, OK, WARN, CheckContext, Finding
 from tlmd.data.errors import BadInput
 from tlmd.measure.cores.core_plan import CARD
 
