@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tlmd.integrations.metaschedule import TLMSearchStrategy
+    from tlmd.integrations.metaschedule_strategy import TLMSearchStrategy
 
 __all__ = ["TLMSearchStrategy"]
-_LAZY = {"TLMSearchStrategy": "tlmd.integrations.metaschedule"}
+_LAZY = {"TLMSearchStrategy": "tlmd.integrations.metaschedule_strategy"}
 
 
 def __getattr__(name: str) -> Any:
