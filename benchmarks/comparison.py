@@ -1,7 +1,7 @@
 """The page of `benchmarks.end_to_end`: what all rows that were kept say, as tables.
 
 `python -m benchmarks.comparison [--figure FILE]` writes comparison.md beside this file from the
-rows under data/, prints the table that leads the README, and draws it. Nothing is measured. `--add
+rows under data/, prints the README's two tables, and draws all rows. Nothing is measured. `--add
 FILE ... --to DATA` puts the rows of FILE, as `end_to_end --json FILE` wrote them, into DATA first;
 a newer row takes the place of the one with the same model, cores, trials, precision and budget.
 """
@@ -16,7 +16,7 @@ from pathlib import Path
 
 from benchmarks import report
 from benchmarks.comparison_figure import draw
-from benchmarks.comparison_page import chosen, page, summary_table
+from benchmarks.comparison_page import chosen, page, readme_means, readme_table
 from benchmarks.end_to_end import KEY
 from tlmd.data.model_spec import FP32
 
@@ -32,7 +32,7 @@ DATA = {
 
 
 def main() -> int:
-    """Add rows, write the page, print the README's table, draw."""
+    """Add rows, write the page, print the README's tables, draw."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -46,7 +46,7 @@ def main() -> int:
         add(options.add, options.to)
     machines = {name: rows(file) for name, file in DATA.items()}
     PAGE.write_text(page(machines))
-    print(summary_table(machines))
+    print(f"{readme_means(machines)}\n\n{readme_table(machines)}")
     if options.figure:
         draw(dict(list(machines.items())[:2]), options.figure)
     return 0

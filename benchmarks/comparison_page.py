@@ -71,6 +71,8 @@ _BUDGET = (
 _WRONG = 0.01  # a larger error of the outputs is no rounding
 _NO_ROW = "-"
 _CORES = {1: "one core", 2: "two cores", 16: "16 cores"}
+_README_CPU = "Zen 4"
+_README_MODELS = ("resnet18", "resnet50", "bert-base", "mobilenet-v2", "gpt2", "resnext50")
 _BEST_RATIO = "best / tlmd"
 
 
@@ -148,6 +150,22 @@ def summary_table(machines: dict[str, list[report.Row]]) -> str:
     return _table(columns, models, means)
 
 
+def readme_means(machines: dict[str, list[report.Row]]) -> str:
+    """One number per CPU: the geometric mean of best / tlmd in float32 on one core."""
+    all_models = chosen(next(iter(machines.values())))
+    found = {name: chosen(rows) for name, rows in machines.items()}
+    known = {name: rows for name, rows in found.items() if len(rows) > len(all_models) / 2}
+    means = [f"**{_mean(rows)}** ({_models(rows)})" for rows in known.values()]
+    return report.markdown_table(list(known), [means])
+
+
+def readme_table(machines: dict[str, list[report.Row]]) -> str:
+    """Six models in float32 on one core of one CPU, the best first."""
+    rows = chosen(machines[_README_CPU])
+    columns = (_MODEL, _TLMD_MS, _BEST_MS, _BEST_NAME, _BEST, _COMMIT)
+    return _table(columns, [row for row in rows if row["model"] in _README_MODELS])
+
+
 def _ratio_of(rows: list[report.Row]) -> Callable[[report.Row], str]:
     known = {row["model"]: best_ratio(row) for row in rows}
     return lambda row: known.get(row["model"], _NO_ROW)
@@ -167,6 +185,11 @@ def _ms(value: float | None) -> str:
     if value is None:
         return _NO_ROW
     return f"{value:.2f}" if value < 2 else f"{value:.1f}" if value < 1000 else f"{value:.0f}"
+
+
+def _fastest_peer(row: report.Row) -> str:
+    """The peer with the least median time."""
+    return min((name for name in PEERS if row[name]), key=lambda name: float(row[name]))
 
 
 def _stock_time(row: report.Row) -> str:
@@ -192,6 +215,9 @@ def _table(
 
 _MODEL: Column = ("model", lambda row: str(NAMES.get(row["model"], row["model"])))
 _TLMD: Column = ("tlmd", lambda row: f"**{_ms(row[TLMD])}**")
+_TLMD_MS: Column = ("tlmd, ms", _TLMD[1])
+_BEST_MS: Column = ("best other, ms", lambda row: _ms(row[_fastest_peer(row)]))
+_BEST_NAME: Column = ("best other", lambda row: LABELS[_fastest_peer(row)])
 _UNTUNED: Column = ("untuned TVM", lambda row: _ms(row["untuned"]))
 _PEERS = tuple(_of(name) for name in PEERS)
 _BEST: Column = ("best / tlmd", best_ratio)

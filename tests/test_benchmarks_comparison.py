@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from benchmarks import comparison, end_to_end
-from benchmarks.comparison_page import page, summary_table
+from benchmarks.comparison_page import page, readme_means, readme_table, summary_table
 from tlmd.data.model_spec import FP32
 
 ROOT = Path(__file__).parents[1]
@@ -39,8 +39,27 @@ def test_the_page_is_of_the_rows(machines: dict[str, list[dict[str, Any]]]) -> N
     assert comparison.PAGE.read_text() == page(machines)
 
 
-def test_the_readme_has_the_summary(machines: dict[str, list[dict[str, Any]]]) -> None:
-    assert summary_table(machines) in (ROOT / "README.md").read_text()
+def test_the_readme_has_its_tables(machines: dict[str, list[dict[str, Any]]]) -> None:
+    text = (ROOT / "README.md").read_text()
+    assert readme_means(machines) in text
+    assert readme_table(machines) in text
+
+
+def test_the_readme_shows_six_models_and_the_name_of_the_best_other() -> None:
+    rows = [row("resnet18", 2.0, onnxruntime=3.5), row("gpt2", 0.9, eager=None)]
+    text = readme_table({"Zen 5": [], "Zen 4": [*rows, row("dcgan", 3.0)]})
+    assert cells(text, "ResNet-18")[1:] == [
+        *("**2.0**", "3.5", "ONNX Runtime", "2.00 [1.90, 2.10]", "abc1234"),
+    ]
+    assert cells(text, "GPT-2")[3] == "torch.compile (max-autotune)"
+    assert "DCGAN" not in text
+
+
+def test_the_readme_has_a_mean_of_each_cpu_that_has_most_models() -> None:
+    both = [row("resnet18", 2.0), row("gpt2", 1.0)]
+    lines = readme_means({"first": both, "second": both[:1], "third": both}).splitlines()
+    assert lines[0] == "| first | third |"
+    assert lines[2] == "| **1.41** (2 models) | **1.41** (2 models) |"
 
 
 def test_a_row_with_a_limit_a_failed_peer_and_a_name_of_its_own() -> None:
