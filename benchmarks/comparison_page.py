@@ -48,16 +48,16 @@ different commits, those of one core mostly while another program used the other
 - **best / tlmd**: the time of the fastest of PyTorch eager, torch.compile (max-autotune), ONNX
   Runtime and OpenVINO over the time of tlmd, the median of paired ratios with its 95 % interval.
   More than 1: tlmd is faster.
-- **of the limit**: what the model's operations take at the rate at which the cores multiply and
-  add, over the time of tlmd ([what it means](alternatives.md#how-near-to-the-limit)).
+- **of the limit**: the time of the model's operations at the rate at which the cores multiply and
+  add, over the time of tlmd ([how to read it](alternatives.md#how-near-to-the-limit)).
 - **error**: the largest difference from PyTorch in float32, as a share of the largest output.
 - **tuning**: how long the whole `tlmd tune` took.
 - In bfloat16 the others compute in bfloat16, too, but ONNX Runtime, which cannot on CPUs. In int8
   PyTorch and torch.compile compute in float32.
 - Zen 5, 4 and 3: AMD EPYC. Granite and Emerald Rapids: Intel Xeon. The first one hides its model;
-  its caches are those of Granite Rapids. The second one was before tlmd used
-  [the matrix unit](alternatives.md#the-matrix-unit-of-intel-cpus), with PyTorch 2.11 and ONNX
-  Runtime 1.30."""
+  its caches are those of Granite Rapids. The second one was measured before tlmd used
+  [the matrix unit](alternatives.md#what-does-the-matrix-unit-of-intel-cpus-gain), with PyTorch 2.11
+  and ONNX Runtime 1.30."""
 _STOCK = (
     "Beside MetaSchedule, which tuned the whole model for as long as tlmd did, and went on until"
     " each task had results, sixteen trials at a time. MetaSchedule does not look at what its"
