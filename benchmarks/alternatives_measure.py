@@ -4,9 +4,10 @@
 draws single operators (`tlmd.corpus.synthetic`, with a seed of their own) and measures
 candidates of all their alternatives (`--only PREFIX`: of some): three fifths picked by the shipped
 checkpoint, a fifth near the best programs so far, a fifth random. The direct programs are left to
-`tlmd train`, but for those that have the sketch of `tlmd.space.rules.window_sketches`: `--windows FILE` measures
-such tasks of a data set that has no records of them, a third each. `--joined` measures the direct
-programs of attention and of expansions, `--seldom` alternatives of kinds that networks have seldom.
+`tlmd train`, but for those that have the sketch of `tlmd.space.rules.window_sketches`: `--windows
+FILE` measures such tasks of a data set that has no records of them, a third each. `--joined`
+measures the direct programs of attention and of expansions, `--seldom` alternatives of kinds that
+networks have seldom.
 It goes over all tasks again and again, 8 candidates at a time, so that it can be stopped at any
 moment and continued with the same command.
 """

@@ -5,10 +5,10 @@ candidates of every alternative of every task, then times the best of each in in
 (`on_off_programs`). A model's time is the sum of weight x best over its tasks,
 with all kinds and without one of them. Beside Winograd's, Strassen's and packed programs, kinds are
 attention as one task (without it: products, softmax, transposes), a large expansion and its
-depthwise convolution as one task, and the sketch of `tlmd.space.rules.window_sketches` (without it: the program
-of TVM's own sketches). ``tried first`` has only the alternative of each task that is tried first,
-which does the least work (`tlmd/lowering/alternatives.py`). The headline `ratio` is the time
-without any over that with all kinds, geometric mean.
+depthwise convolution as one task, and the sketch of `tlmd.space.rules.window_sketches` (without it:
+the program of TVM's own sketches). ``tried first`` has only the alternative of each task that is
+tried first, which does the least work (`tlmd/lowering/alternatives.py`). The headline `ratio` is
+the time without any over that with all kinds, geometric mean.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 `python -m benchmarks.roofline [MODEL ...] [--trials 16] [--json FILE]` tunes the models and lists
 their tasks, those that take most of the model's time first. The limit of a task is the rate at
 which the run cores multiply and add, or the bandwidth of memory (for weights) and of caches (for
-the rest). Both are measured at the end of the same run (`tlmd/measure/timing/peak.py`). The headline
-`ratio` is the share that all tasks together reach: Sum(weight x time at the limit) over
+the rest). Both are measured at the end of the same run (`tlmd/measure/timing/peak.py`). The
+headline `ratio` is the share that all tasks together reach: Sum(weight x time at the limit) over
 Sum(weight x best).
 """
 

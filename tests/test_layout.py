@@ -17,11 +17,11 @@ HEAVY = {"tvm", "torch", "ray", "transformers", "xgboost"}
 ALLOWED = {
     "tvm": {
         *("models", "lowering", "alternatives", "space", "measure", "export", "integrations"),
-        *("corpus", "workloads", "records/metaschedule_files.py", "records/metaschedule.py"),
+        *("corpus", "records/metaschedule_files.py"),
     },
-    "torch": {"models", "tlm", "learn", "export", "integrations", "model", "workloads", "corpus"},
+    "torch": {"models", "tlm", "learn", "export", "integrations", "corpus"},
     # It takes seconds, which each actor would pay when it starts.
-    "transformers": {"models", "workloads"},
+    "transformers": {"models"},
     "ray": {"actors"},
     "actors": {"actors", "daemon/service.py", "daemon/serve.py"},
 }
@@ -29,7 +29,7 @@ ALLOWED = {
 # The rooms from the bottom to the top. A room imports only what stands before it.
 ORDER = (
     *("version", "data", "processes", "language", "pipeline", "alternatives", "space"),
-    *("tlm", "model", "generate", "models", "measure", "records", "learn", "lowering", "workloads"),
+    *("tlm", "generate", "models", "measure", "records", "learn", "lowering"),
     *("corpus", "export", "actors", "daemon", "client", "integrations", "api", "__init__", "cli"),
 )
 # Rooms whose only imports of tlmd are `data` and `processes`.

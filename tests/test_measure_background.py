@@ -149,8 +149,10 @@ def test_candidates_are_measured_beside_a_program_that_never_ends(tmp_path: Path
     code = (
         "import os, sys\nfrom pathlib import Path\nos.nice(5)\n"
         "from benchmarks.setting import random_programs, tasks\n"
-        "from tlmd.data.config import MeasureConfig\nfrom tlmd.measure.cores.core_plan import plan_cores\n"
-        "from tlmd.measure.measurer import Measurer\nfrom tlmd.space.hardware.target import resolve\n"
+        "from tlmd.data.config import MeasureConfig\n"
+        "from tlmd.measure.cores.core_plan import plan_cores\n"
+        "from tlmd.measure.measurer import Measurer\n"
+        "from tlmd.space.hardware.target import resolve\n"
         "from tlmd.data.types import MeasureInput\n"
         "task = tasks(resolve('native', len(plan_cores().run)))[2]\n"
         "inputs = [MeasureInput(p.candidate.id, p.trace) for p in random_programs(task, 3, 0)]\n"

@@ -10,5 +10,5 @@ stride 1 `amx_grid`, with few channels `amx_lines`.
 `attention` is the program of several operators of a graph together, `attention_short` makes those
 in short numbers (`attention_amx` for the matrix unit). `sketches` finds the sketches of all of
 them. `prefetch` adds to scheduled programs what fetches their weights in time.
-`tlmd.workloads` makes tasks of them (`alternatives`, `attention`).
+`tlmd.lowering` makes tasks of them (`alternatives`, `passes.fuse_attention`).
 """

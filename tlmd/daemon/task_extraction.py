@@ -1,6 +1,6 @@
 """Finds the tasks of models and corpora, in a child process.
 
-A model must work before anything of it is measured (`workloads.acceptance`). If it crashes a
+A model must work before anything of it is measured (`lowering.acceptance`). If it crashes a
 frontend or needs too much memory, only its job fails. The child gets one `ExtractionRequest` and
 sends the tasks as soon as they are known.
 """

@@ -65,7 +65,7 @@ class JobSpec:
     """Seconds of `time_budget` that are over."""
 
     progress: dict[str, Any] = field(default_factory=dict)
-    """How far the job was when it ended (`pipeline.jobs.Progress`)."""
+    """How far the job was when it ended (`pipeline.tuning_jobs.Progress`)."""
 
     priority: int = 0
     """`TuneConfig.priority`."""

@@ -1,7 +1,7 @@
 """The process that has TVM loaded and forks one child per candidate.
 
-`measurer.Measurer` runs it as ``python -m tlmd.measure.server.server SOCKET_FD PARENT_PID``. It never
-starts a thread and never runs a candidate, so that a fork is safe and cheap (about 5 ms).
+`measurer.Measurer` runs it as ``python -m tlmd.measure.server.server SOCKET_FD PARENT_PID``. It
+never starts a thread and never runs a candidate, so that a fork is safe and cheap (about 5 ms).
 """
 
 from __future__ import annotations

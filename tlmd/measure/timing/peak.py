@@ -1,7 +1,7 @@
 """Measures what the run cores can do: multiply-add peak, memory bandwidth, noise.
 
-`python -m tlmd.measure.timing.peak measure_roofline|noise TARGET_JSON CORES` prints its figures as one
-line of JSON.
+`python -m tlmd.measure.timing.peak measure_roofline|noise TARGET_JSON CORES` prints its figures as
+one line of JSON.
 """
 
 from __future__ import annotations
