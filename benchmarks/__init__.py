@@ -4,3 +4,9 @@ Each benchmark is a program, ``python -m benchmarks.NAME [--json FILE]``. It pin
 machine, the commit and a table, and writes its figures. The headline of a comparison is the key
 ``ratio``: ours over the peer's, higher is better.
 """
+
+from pathlib import Path
+
+# `python -m benchmarks.NAME` finds NAME in each of the folders.
+_FOLDERS = sorted(path.parent for path in Path(__file__).parent.glob("*/__init__.py"))
+__path__ = [*__path__, *map(str, _FOLDERS)]

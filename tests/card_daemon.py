@@ -12,7 +12,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from benchmarks import simulated
+from benchmarks.daemon import simulated
 from tests.cluster_program import job_state, wait_for  # sets Ray up, too
 from tlmd.data import wire
 from tlmd.space.hardware.target import resolve

@@ -24,7 +24,7 @@ from torch import nn
 from tvm import te, tirx
 from tvm.sym import Analyzer
 
-from benchmarks import onnx_models
+from benchmarks.whole_models import onnx_models
 from tests.alternative_programs import (
     candidate_outputs,
     check_random_candidates,

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from benchmarks import onnx_models
+from benchmarks.whole_models import onnx_models
 from tests.alternative_programs import (
     built,
     candidate_outputs,

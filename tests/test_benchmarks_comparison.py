@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from benchmarks import comparison, end_to_end
-from benchmarks.comparison_page import page, readme_means, readme_table, summary_table
+from benchmarks.whole_models import comparison, end_to_end
+from benchmarks.whole_models.comparison_page import page, readme_means, readme_table, summary_table
 from tlmd.data.model_spec import FP32
 
 ROOT = Path(__file__).parents[1]
@@ -93,7 +93,13 @@ def test_a_newer_row_takes_the_place_of_the_older_one(tmp_path: Path) -> None:
 
 
 def test_rows_without_their_destination_are_refused(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "benchmarks.comparison", "--add", str(tmp_path / "rows.json")]
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks.comparison",
+        "--add",
+        str(tmp_path / "rows.json"),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
     assert done.returncode == 2
     assert "--add and --to need each other" in done.stderr

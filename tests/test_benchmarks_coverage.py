@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from benchmarks import networks, networks_onnx
-from benchmarks.coverage_page import page, summary
+from benchmarks.coverage import networks, networks_onnx
+from benchmarks.coverage.coverage_page import page, summary
 
 
 def row(name: str, reached: str | None, cause: str | None = None, **more: Any) -> dict[str, Any]:

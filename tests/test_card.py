@@ -13,7 +13,7 @@ import torch
 import tvm
 
 import tlmd
-from benchmarks.setting import tasks
+from benchmarks.common.setting import tasks
 from tests import endtoend
 from tlmd.data.config import SHIPPED
 from tlmd.data.model_spec import ModelSpec

@@ -59,7 +59,7 @@ ALLOWED_WORDS = {
     "tlmd/data/config_file.py": {"lend"},  # RENAMED: keys of 0.1
     "tests/test_config.py": {"lend"},
     "actors/ray_metrics.py": {"Gauge", "gauge"},  # a class of Ray
-    "benchmarks/pipeline.md": {"lessons"},  # a key of older figures
+    "benchmarks/daemon/pipeline.md": {"lessons"},  # a key of older figures
     # the name of a file of every checkpoint
     "tlmd/tlm/checkpoint.py": {"ranker"},
     "tests/fake_checkpoints.py": {"ranker"},

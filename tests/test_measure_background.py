@@ -148,7 +148,7 @@ def test_a_call_does_not_wait_for_ever_nor_for_slots_on_other_cores(tmp_path: Pa
 def test_candidates_are_measured_beside_a_program_that_never_ends(tmp_path: Path) -> None:
     code = (
         "import os, sys\nfrom pathlib import Path\nos.nice(5)\n"
-        "from benchmarks.setting import random_programs, tasks\n"
+        "from benchmarks.common.setting import random_programs, tasks\n"
         "from tlmd.data.config import MeasureConfig\n"
         "from tlmd.measure.cores.core_plan import plan_cores\n"
         "from tlmd.measure.measurer import Measurer\n"

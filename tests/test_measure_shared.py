@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 
-from benchmarks.setting import tasks
+from benchmarks.common.setting import tasks
 from tlmd.data.config import MeasureConfig
 from tlmd.data.errors import Failed
 from tlmd.data.types import MeasureInput, Outcome, Task

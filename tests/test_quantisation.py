@@ -16,7 +16,7 @@ from hypothesis.extra import numpy as arrays
 from torch import nn
 from tvm import relax, te
 
-from benchmarks import onnx_models
+from benchmarks.whole_models import onnx_models
 from tests.alternative_programs import direct_outputs, run
 from tlmd.alternatives.transforms import PACKED_INT8, transform
 from tlmd.alternatives.words import int8

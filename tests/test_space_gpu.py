@@ -13,7 +13,7 @@ import tvm
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from benchmarks.setting import tasks
+from benchmarks.common.setting import tasks
 from tests import endtoend
 from tests.card_daemon import CARD
 from tlmd.data.computation import FactorLimit, MemoryLimit

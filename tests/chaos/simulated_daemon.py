@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks import simulated
+from benchmarks.daemon import simulated
 from tlmd.data import wire
 from tlmd.data.errors import TlmdError
 from tlmd.data.types import TargetInfo

@@ -185,7 +185,7 @@ class TrainConfig(_Section):
     """A round may be stopped early for the next batch, but not before this many seconds."""
 
     learning_rate: float = Field(3e-5, gt=0)
-    """Larger ones forget what TLM-base knows of other tasks (`benchmarks/learning.md`)."""
+    """Larger ones forget what TLM-base knows of other tasks (`benchmarks/learning/learning.md`)."""
 
     rounds: int = Field(20, ge=0)
     """New trees of the cost model in one round."""

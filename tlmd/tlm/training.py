@@ -65,7 +65,7 @@ class TrainingPlan:
 
     worst: float = 0.0
     """Weight of what is shown at the worst quality; 0: nothing is, which writes better programs
-    (`benchmarks/learning.md`)."""
+    (`benchmarks/learning/learning.md`)."""
 
     seed: int = 0
 
