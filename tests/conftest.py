@@ -23,31 +23,31 @@ if TYPE_CHECKING:
 
 # Slow tests whose files do not say so themselves.
 _SLOW = {
-    "tests/test_measure_background.py",
-    "tests/test_registry_kills.py",
-    "tests/test_measure_record.py::test_a_failed_candidate_is_measured_again_alone",
-    "tests/test_measure_server.py::test_a_submission_can_be_cancelled_until_the_server_has_it",
-    "tests/test_measure_lifetimes.py",
-    "tests/test_measure_shared.py",
-    "tests/test_measure_server.py::test_each_trap_costs_one_candidate_and_says_what_it_was",
-    "tests/test_measure_server.py::test_a_slot_of_two_cores_runs_on_exactly_these",
-    "tests/test_pipeline_jobs.py::test_a_campaign_ends_when_measuring_on_does_not_pay",
-    "tests/test_learn.py::test_stop_ends_it_at_once_and_keeps_what_was_learnt",
-    "tests/test_learn.py::test_training_is_reproducible_and_starts_where_the_plan_says",
-    "tests/test_workloads_operators.py::test_lowered_operators_give_the_outputs_of_pytorch",
-    "tests/test_learn.py::test_fine_tuning_lowers_the_held_out_loss_and_leaves_the_base_alone",
+    "tests/measure/test_background.py",
+    "tests/tlm/test_registry_kills.py",
+    "tests/client/test_measure_record.py::test_a_failed_candidate_is_measured_again_alone",
+    "tests/measure/test_server.py::test_a_submission_can_be_cancelled_until_the_server_has_it",
+    "tests/measure/test_lifetimes.py",
+    "tests/measure/test_shared.py",
+    "tests/measure/test_server.py::test_each_trap_costs_one_candidate_and_says_what_it_was",
+    "tests/measure/test_server.py::test_a_slot_of_two_cores_runs_on_exactly_these",
+    "tests/pipeline/test_jobs.py::test_a_campaign_ends_when_measuring_on_does_not_pay",
+    "tests/learn/test_learn.py::test_stop_ends_it_at_once_and_keeps_what_was_learnt",
+    "tests/learn/test_learn.py::test_training_is_reproducible_and_starts_where_the_plan_says",
+    "tests/models/test_operators.py::test_lowered_operators_give_the_outputs_of_pytorch",
+    "tests/learn/test_learn.py::test_fine_tuning_lowers_the_held_out_loss_and_leaves_the_base_alone",
 }
 
 # The files that take longest, the longest first: at the end no worker waits long for the other one.
 # But `test_daemon.py` reads the whole trace of a daemon whose actors `test_daemon_kills.py` kills
 # where one worker runs both.
 _LONG = (
-    "tests/test_daemon.py",
-    "tests/test_daemon_kills.py",
-    "tests/test_interrupt.py",
-    "tests/test_tune.py",
-    "tests/test_cluster.py",
-    "tests/test_measure_background.py",
+    "tests/system/test_daemon.py",
+    "tests/system/test_daemon_kills.py",
+    "tests/system/test_interrupt.py",
+    "tests/system/test_tune.py",
+    "tests/system/test_cluster.py",
+    "tests/measure/test_background.py",
     "tests/chaos/test_chaos.py",
 )
 
@@ -121,7 +121,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def measurer(cache: Path) -> Iterator[Measurer]:
     """A measuring server on this machine's slot."""
-    from tests import traps
+    from tests.support import traps
     from tlmd.measure.cores.core_plan import plan_cores
     from tlmd.measure.measurer import Measurer
 
@@ -133,7 +133,7 @@ def measurer(cache: Path) -> Iterator[Measurer]:
 @pytest.fixture(scope="session")
 def untrained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The checkpoint of a small TLM that has learnt nothing."""
-    from tests import endtoend
+    from tests.support import endtoend
 
     return endtoend.save_checkpoint(tmp_path_factory.mktemp("checkpoint") / "tlm")
 
@@ -160,7 +160,7 @@ def daemon(tmp_path_factory: pytest.TempPathFactory, untrained: Path) -> Iterato
 @pytest.fixture(scope="session")
 def job(daemon: Daemon) -> Job:
     """A job of `daemon` that is done, submitted while the actors started."""
-    from tests import endtoend
+    from tests.support import endtoend
 
     job = daemon.submit(endtoend.MODEL, trials=3)
     assert job.wait(timeout=200)["state"] == "done"
@@ -170,7 +170,7 @@ def job(daemon: Daemon) -> Job:
 @pytest.fixture
 def libraries_are_faster(monkeypatch: pytest.MonkeyPatch) -> None:
     """Compiled graphs are put in use in PyTorch, however long they take."""
-    from tests.torch_graphs import use_libraries
+    from tests.support.torch_graphs import use_libraries
 
     use_libraries(monkeypatch)
 

@@ -36,9 +36,10 @@ ORDER = (
 ALONE = {"data", "processes", "language", "pipeline", "models"}
 APART = {("client", "daemon"), ("client", "actors"), ("integrations", "daemon")}
 
+# Folders and files of tests whose subjects load nothing heavy.
 LIGHT_TESTS = (
-    *("cli", "cluster_yaml", "config", "language*", "layout", "metrics*", "pipeline*"),
-    *("records_store*", "selection*", "wire*"),
+    *("language", "pipeline", "records/test_store*", "data/test_[csw]*", "client/test_cli"),
+    *("actors/test_cluster_yaml", "daemon/test_metrics", "test_layout"),
 )
 PICKLERS = {"pickle", "_pickle", "cloudpickle", "dill", "joblib", "shelve", "marshal"}
 TORCH_LOADS = {"torch.load", "torch.serialization.load"}
@@ -57,14 +58,14 @@ OLD_WORDS = re.compile(
 )
 ALLOWED_WORDS = {
     "tlmd/data/config_file.py": {"lend"},  # RENAMED: keys of 0.1
-    "tests/test_config.py": {"lend"},
+    "tests/data/test_config.py": {"lend"},
     "actors/ray_metrics.py": {"Gauge", "gauge"},  # a class of Ray
     "benchmarks/daemon/pipeline.md": {"lessons"},  # a key of older figures
     # the name of a file of every checkpoint
     "tlmd/tlm/checkpoint.py": {"ranker"},
-    "tests/fake_checkpoints.py": {"ranker"},
-    "tests/test_fuzz_settings.py": {"ranker"},
-    "tests/test_model.py": {"ranker"},
+    "tests/support/fake_checkpoints.py": {"ranker"},
+    "tests/data/test_fuzz_settings.py": {"ranker"},
+    "tests/tlm/test_tlm.py": {"ranker"},
 }
 
 
@@ -155,9 +156,11 @@ def test_every_folder_says_what_it_is_for() -> None:
 
 
 def test_tests_of_light_parts_load_nothing_heavy() -> None:
-    files = [file for name in LIGHT_TESTS for file in ROOT.glob(f"tests/test_{name}.py")]
-    assert len(files) >= len(LIGHT_TESTS)
-    light = ["conftest", *(file.stem for file in files)]
+    names = [name if "test_" in name else f"{name}/test_*" for name in LIGHT_TESTS]
+    files = [[*ROOT.glob(f"tests/{name}.py")] for name in names]
+    assert all(files)
+    inside = [file.relative_to(ROOT / "tests").with_suffix("") for some in files for file in some]
+    light = ["conftest", *(".".join(file.parts) for file in inside)]
     code = (
         "import importlib, sys\n"
         f"for name in {light!r}: importlib.import_module('tests.' + name)\n"

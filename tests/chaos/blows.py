@@ -11,9 +11,9 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from tests import processes
 from tests.chaos.daemon_process import DaemonProcess
 from tests.chaos.small_disk import SmallDisk
+from tests.support import processes
 
 _STOPPED_S = (0.2, 3.0)
 _FULL_S = 20.0  # until the daemon says that the disk is full; before, it found room to write

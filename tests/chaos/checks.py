@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests import endtoend, processes
 from tests.chaos.daemon_process import GIVE_UP_S, DaemonProcess
 from tests.chaos.simulated_daemon import HARDWARE, SLOTS
+from tests.support import endtoend, processes
 from tlmd.data.errors import BadInput, Failed, NoDaemon
 from tlmd.records.store import RecordStore
 from tlmd.tlm import checkpoint

@@ -12,8 +12,8 @@ from typing import Any
 
 import psutil
 
-from tests import endtoend, processes
 from tests.chaos.simulated_daemon import HARDWARE
+from tests.support import endtoend, processes
 from tlmd.client.connection import Daemon, find
 from tlmd.data.errors import Failed, NoDaemon
 from tlmd.data.types import Task

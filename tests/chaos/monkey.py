@@ -7,11 +7,11 @@ import random
 import time
 from pathlib import Path
 
-from tests import processes
 from tests.chaos.blows import Blows
 from tests.chaos.checks import Checks, Report
 from tests.chaos.daemon_process import DaemonProcess
 from tests.chaos.small_disk import SmallDisk
+from tests.support import processes
 
 _EXPORT_EVERY = 50  # blows
 _END_S = 90.0
