@@ -1,7 +1,7 @@
 """Damaged files for tests: changes of a file's bytes, and of a value inside a plain document.
 
-``FUZZ_EXAMPLES=2000 pytest -n 0 tests/*/test_fuzz*.py`` tries so many inputs of each format; without
-it a few dozen.
+``FUZZ_EXAMPLES=2000 pytest -n 0 tests/*/test_fuzz*.py`` tries 2,000 inputs of each format;
+without it a few dozen.
 """
 
 from __future__ import annotations
