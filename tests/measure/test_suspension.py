@@ -22,8 +22,8 @@ def state(pid: int) -> str:
 def joined(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
     """A process that has joined the folder of a slot."""
     code = (
-        "import sys, time\nfrom pathlib import Path\nfrom tlmd.measure import turns\n"
-        "turns.join(Path(sys.argv[1]))\ntime.sleep(60)"
+        "import sys, time\nfrom pathlib import Path\nfrom tlmd.measure.cores import suspension\n"
+        "suspension.join(Path(sys.argv[1]))\ntime.sleep(60)"
     )
     with subprocess.Popen([sys.executable, "-c", code, str(tmp_path)]) as process:
         wait_for(lambda: suspension.joined(tmp_path) == [process.pid], 20, "process")
