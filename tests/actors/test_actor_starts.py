@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -105,7 +104,7 @@ def test_a_slot_is_looked_up_in_the_thread_that_changes_the_slots(
     service._pipeline = SimpleNamespace(state=SimpleNamespace(workers_of=workers_of))  # type: ignore[assignment]
     monkeypatch.setattr(service, "_update_snapshot", lambda: None)
     found: list[Any] = []
-    spec = replace(make_spec({"model": "m"}), target="slot:big")
+    spec = make_spec({"model": "m", "target": "slot:big"})
     request_of = service._jobs._requests.of
     thread = threading.Thread(target=lambda: found.append(request_of(spec).slot))
     thread.start()

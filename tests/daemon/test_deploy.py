@@ -14,6 +14,7 @@ import yaml  # type: ignore[import-untyped]
 
 from tests.daemon.test_metrics import BUSY
 from tlmd import cli
+from tlmd.client.commands.arguments import parse
 from tlmd.daemon import metrics
 
 DEPLOY = Path(cli.__file__).parent / "deploy"
@@ -36,7 +37,7 @@ def test_the_commands_exist() -> None:
     inside = json.loads(container["ENTRYPOINT"]) + json.loads(container["CMD"])
     for command in ([program, *arguments], inside):
         assert command[0] == "tlmd"
-        assert cli._parser().parse_args(command[1:]).run is cli._serve
+        assert parse(command[1:]).run == "tlmd.cli:serve"
     assert unit["RestartPreventExitStatus"] == "2" and container["STOPSIGNAL"] == "SIGTERM"
 
 

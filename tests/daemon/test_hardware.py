@@ -162,11 +162,12 @@ def test_a_user_may_wait_for_hardware_that_nobody_has_promised() -> None:
 def test_tasks_of_other_hardware_are_refused_unless_a_slot_is_away() -> None:
     here, foreign = task("a", target=_NARROW), task("b", target=replace(_WIDE, fingerprint="x"))
     spec = make_spec({"corpus": "file"})
+    patient = spec.request.model_copy(update={"wait_for_hardware": True})
     Nodes(*BOTH).requests.check_tasks(spec, [here])
     with pytest.raises(BadInput, match="can run tasks made on another machine"):
         Nodes(*BOTH).requests.check_tasks(spec, [here, foreign])
     Nodes(*BOTH, offered={"measure:gpu"}).requests.check_tasks(spec, [here, foreign])
-    Nodes(*BOTH).requests.check_tasks(replace(spec, wait_for_hardware=True), [foreign])
+    Nodes(*BOTH).requests.check_tasks(replace(spec, request=patient), [foreign])
 
 
 def test_the_description_of_a_cluster_says_which_slots_will_come(tmp_path: Path) -> None:

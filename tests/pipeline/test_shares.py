@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 
-import msgpack
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,13 +11,11 @@ from hypothesis import strategies as st
 from tests.support.pipeline_run import Run
 from tests.support.simulated import SimulatedWorkerPool, options, task
 from tlmd.daemon.job_documents import make_spec, to_job
-from tlmd.data import wire
 from tlmd.data.errors import BadInput
 from tlmd.data.types import JobState
 from tlmd.pipeline.task_scheduler import TaskScheduler
 from tlmd.pipeline.task_state import TaskState
 from tlmd.pipeline.tuning_jobs import TuningJob
-from tlmd.records.job_specs import JobSpec
 
 BATCH, PER_TASK = 32, 8
 WEIGHTS = st.lists(st.floats(0.1, 10.0), min_size=1, max_size=12)
@@ -96,9 +92,8 @@ def test_a_request_says_priority_and_weight() -> None:
     spec = make_spec({"model": "resnet18", "priority": 2, "weight": 0.5})
     job = to_job(spec)
     assert (job.priority, job.weight) == (2, 0.5)
-    assert (make_spec({"model": "resnet18"}).priority, spec.weight) == (0, 0.5)
-    older = msgpack.unpackb(wire.pack(spec))[:-4]  # a job that was stored before there were shares
-    assert wire.unpack(JobSpec, msgpack.packb(older)) == replace(spec, priority=0, weight=1.0)
+    usual = make_spec({"model": "resnet18"}).request
+    assert (usual.priority, usual.weight) == (0, 1.0)
     for bad in ({"priority": "high"}, {"priority": 1000}, {"weight": 0}, {"weight": float("nan")}):
         with pytest.raises(BadInput, match=next(iter(bad))):
             make_spec({"model": "resnet18", **bad})

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from tests.records.test_store import record, store, task
 from tlmd import cli
+from tlmd.data.job_request import JobRequest
 from tlmd.data.types import JobState
 from tlmd.records import job_specs
 from tlmd.records.compaction import StoredRow, superfluous, tasks_of_unfinished_jobs
@@ -71,7 +72,7 @@ def test_the_command_gives_space_back_and_leaves_unfinished_jobs_alone(
     with RecordStore(path) as written:
         written.add_records(record(i, 1 + i / 1e3) for i in range(4000))
         written.add_records(record(i, 1 + i / 1e3, name="open") for i in range(20))
-        job = job_specs.JobSpec("j", "m", None, "native", 16, None, "", False, "/", str(file))
+        job = job_specs.JobSpec("j", JobRequest("m", trials=16), tasks=str(file))
         job_specs.save(written, job, JobState.RUNNING)
         assert tasks_of_unfinished_jobs(written, tmp_path) == {("open", "here")}
         command = ["records", "compact", "--keep", "5", "--state-dir", str(tmp_path)]

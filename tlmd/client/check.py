@@ -13,28 +13,28 @@ from tlmd.client.display.output_capture import captured_output
 from tlmd.client.display.progress import LiveLine
 from tlmd.client.model_process import ModelProcess
 from tlmd.data.config import Config
-from tlmd.data.model_spec import ModelSpec
+from tlmd.data.job_request import JobRequest
 from tlmd.measure.cores.core_plan import plan_slots
 
 
 def check(
-    spec: ModelSpec, target: str, config: Config, log: Path, on_stage: Callable[[str], None]
+    request: JobRequest, config: Config, log: Path, on_stage: Callable[[str], None]
 ) -> dict[str, Any]:
     """What is known of a model that works. Raises `BadInput` for one that does not."""
     from tlmd.models import frontends
 
-    frontends.check(spec.name)
+    frontends.check(request.name)
     layout = plan_slots(config.measure.slots, run=config.measure.run_cores or None)[0]
-    with ModelProcess(spec, config, log) as process:
-        return process.accept(target, layout, False, None, on_stage)
+    with ModelProcess(request.model_spec, config, log) as process:
+        return process.accept(request.target, layout, False, None, on_stage)
 
 
-def run(spec: ModelSpec, target: str, config: Config, state_dir: Path, as_json: bool) -> int:
+def run(request: JobRequest, config: Config, state_dir: Path, as_json: bool) -> int:
     """Check a model, show the result, and return the exit code."""
     log = state_dir / "logs" / "check.log"
     with captured_output(log) as stderr, LiveLine(Console(file=stderr)) as live:
-        found = check(spec, target, config, log, live.stage)
-    document = {"model": spec.name, "works": True, **found}
+        found = check(request, config, log, live.stage)
+    document = {"model": request.name, "works": True, **found}
     print(json.dumps(document, indent=1) if as_json else _text(document))
     return 0
 

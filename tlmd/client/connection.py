@@ -13,12 +13,11 @@ from urllib.parse import urlencode, urlsplit
 
 from tlmd.client.job import Job
 from tlmd.data.errors import BadInput, Failed, NoDaemon
-from tlmd.data.model_spec import FP32
 
 if TYPE_CHECKING:
     import subprocess
 
-    from tlmd.data.model_spec import Shapes
+    from tlmd.data.job_request import JobRequest
 
 _TIMEOUT_S = 65.0
 _STOP_S = 120.0
@@ -64,52 +63,28 @@ class Daemon:
         document: dict[str, Any] = self.ask("GET", "/v1/status")
         return document
 
-    def submit(
-        self,
-        model: str = "",
-        *,
-        input_shape: Any = None,
-        target: str = "native",
-        trials: int | None = None,
-        time_budget: float | None = None,
-        corpus: str = "",
-        until_converged: bool = False,
-        tasks: str = "",
-        task: str = "",
-        weights: str = "",
-        strict_numerics: bool = False,
-        precision: str = FP32,
-        priority: int | None = None,
-        weight: float | None = None,
-        wait_for_hardware: bool = False,
-    ) -> Job:
-        """Start a job. It tunes `model` (see `tlmd.tune`), or trains the TLM on `corpus`.
+    def submit(self, model: str = "", **options: Any) -> Job:
+        """Start a job. It tunes `model`, or trains the TLM on a `corpus`.
 
-        `trials` are measurements per task (default 16; for a corpus no limit), `time_budget` is in
-        seconds, `tasks` a file with the tasks of a model that was lowered already. `task`,
-        `weights`, `strict_numerics`, `precision`: see `ModelSpec`; `priority`, `weight`: see
-        `TuneConfig`.
-        `wait_for_hardware`: the job waits where no slot of a cluster has its target.
+        `options` are the fields of `JobRequest`, such as ``trials=16`` (measurements per task) or
+        ``time_budget=60.0`` (seconds). Raises `BadInput` for others.
         """
-        document: dict[str, Any] = {
-            "model": model,
-            "input_shapes": as_shapes(input_shape),
-            "target": target,
-            "time_budget": time_budget,
-            "corpus": corpus,
-            "until_converged": until_converged,
+        from tlmd.data.job_request import JobRequest
+
+        request, others = JobRequest.from_keywords(model, options)
+        if others:
+            known = ", ".join(sorted(JobRequest.keywords()))
+            raise BadInput(f"unknown option {min(others)!r} of a job; known: {known}")
+        return self.submit_request(request)
+
+    def submit_request(self, request: JobRequest) -> Job:
+        """Start the job that `request` describes, in this process's working directory."""
+        weights = request.weights
+        there = {
             "cwd": str(Path.cwd()),
-            "tasks": tasks,
-            "model_task": task,
             "weights": str(Path(weights).expanduser().absolute()) if weights else "",
-            "strict_numerics": strict_numerics,
-            "precision": precision,
-            "priority": priority,
-            "weight": weight,
-            "wait_for_hardware": wait_for_hardware,
         }
-        if trials is not None:
-            document["trials"] = trials
+        document = request.model_copy(update=there).document()
         return Job(self, str(self.ask("POST", "/v1/jobs", document)["id"]))
 
     def job(self, job_id: str) -> Job:
@@ -252,12 +227,3 @@ def is_alive(pid: int) -> bool:
     except OSError:
         return False
     return fields[0] != "Z"
-
-
-def as_shapes(shape: Any) -> Shapes | None:
-    """Convert one shape, or one shape per input, to a tuple of shapes."""
-    if shape is None:
-        return None
-    if shape and isinstance(shape[0], int):
-        return (tuple(shape),)
-    return tuple(tuple(dims) for dims in shape)

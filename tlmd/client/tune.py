@@ -27,6 +27,7 @@ from tlmd.client.model_process import ModelProcess
 from tlmd.client.tune_request import TuneRequest
 from tlmd.data.config import SHIPPED, Config
 from tlmd.data.errors import BadInput, Failed, Interrupted, NoDaemon
+from tlmd.data.job_request import JobRequest
 from tlmd.data.state_dir import make_state_dir
 from tlmd.export.tune_result import TuneResult, check_out
 from tlmd.measure.cores.core_plan import CARD, plan_slots
@@ -65,12 +66,13 @@ def run(request: TuneRequest, config: Config, display: Display | None = None) ->
     """
     display = display or Display()
     started_at = time.monotonic()
-    frontends.check(request.spec.name)
+    job_request = request.job
+    frontends.check(job_request.name)
     check_out(request.out)
-    if CARD in request.target:
+    if CARD in job_request.target:
         raise BadInput(
             "tlmd tune compares models on CPUs; for a CUDA card set measure.cards, then "
-            f"`tlmd start`, `tlmd submit {request.spec.name} --target cuda` and `tlmd export`"
+            f"`tlmd start`, `tlmd submit {job_request.name} --target cuda` and `tlmd export`"
         )
     state_dir = make_state_dir(request.state_dir).absolute()
     running = lifecycle.running(state_dir)
@@ -81,15 +83,15 @@ def run(request: TuneRequest, config: Config, display: Display | None = None) ->
     log = state_dir / "logs" / "tune.log"
     with (
         _PrivateDaemon(request, config, running) as private,
-        ModelProcess(request.spec, config, log) as model,
+        ModelProcess(job_request.model_spec, config, log) as model,
     ):
         private.launch()
         tasks = state_dir / "jobs" / f"{uuid.uuid4().hex[:12]}.tasks"
-        found = model.accept(request.target, layout, running is not None, tasks, display.stage)
-        display.tell(_plan(found, config.tune.trials, request.time_budget))
+        found = model.accept(job_request.target, layout, running is not None, tasks, display.stage)
+        display.tell(_plan(found, job_request))
         display.stage("starting the daemon" if running is None else "submitting the job")
         daemon = running or private.daemon()
-        job = _submit(request, config, daemon, tasks)
+        job = daemon.submit_request(job_request.model_copy(update={"tasks": str(tasks)}))
         stopped = _follow(job, display)
         private.ask_to_end()  # which takes seconds; the compiling goes on meanwhile
         if not stopped:
@@ -97,9 +99,9 @@ def run(request: TuneRequest, config: Config, display: Display | None = None) ->
         return model.deliver(state_dir, request.out, started_at, stopped, private.end)
 
 
-def _plan(found: dict[str, Any], trials: int, time_budget: float | None) -> str:
+def _plan(found: dict[str, Any], job: JobRequest) -> str:
     """What the job will do, in one line."""
-    tasks = int(found["tasks"])
+    tasks, trials, time_budget = int(found["tasks"]), job.trials or 0, job.time_budget
     seconds = tasks * trials * _MEASURE_S + _FIXED_S
     if time_budget is not None:
         seconds = min(seconds, time_budget + _FIXED_S)
@@ -107,24 +109,6 @@ def _plan(found: dict[str, Any], trials: int, time_budget: float | None) -> str:
     return (
         f"{tasks} tasks, {found['flops'] / 1e9:.3g} GFLOP a run; up to {trials} candidates of each "
         f"are measured, about {text}"
-    )
-
-
-def _submit(request: TuneRequest, config: Config, daemon: Daemon, tasks: Path) -> Job:
-    spec = request.spec
-    return daemon.submit(
-        spec.name,
-        input_shape=spec.input_shapes,
-        task=spec.task,
-        weights=spec.weights,
-        strict_numerics=spec.strict_numerics,
-        precision=spec.precision,
-        target=request.target,
-        trials=config.tune.trials,
-        time_budget=request.time_budget,
-        tasks=str(tasks),
-        priority=config.tune.priority,
-        weight=config.tune.weight,
     )
 
 

@@ -1,4 +1,4 @@
-"""What `tlmd tune` is asked to do. Imports nothing heavy."""
+"""What `tlmd tune` is asked to do: the job, and what concerns this run alone."""
 
 from __future__ import annotations
 
@@ -6,20 +6,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tlmd.data.model_spec import ModelSpec
+from tlmd.data.job_request import JobRequest
 
 
 @dataclass(frozen=True)
 class TuneRequest:
-    """The arguments of `tlmd tune`."""
+    """One run of `tlmd tune`."""
 
-    spec: ModelSpec
-    target: str = "native"
-
-    time_budget: float | None = None
-    """Seconds for measuring. None: no limit."""
+    job: JobRequest
+    """Its numbers are filled in (`JobRequest.with_defaults`)."""
 
     out: Path | None = None
+    """Folder for the results. None: nothing is written."""
+
     state_dir: Path = Path()
 
     config: Path | None = None

@@ -59,12 +59,12 @@ class ExtractionRequests:
         stops.
         """
         slot = None
-        if not self._is_local or _is_card(spec.target):
+        if not self._is_local or _is_card(spec.request.target):
             slot = self._slot_for(spec, on_stage)
         return ExtractionRequest(
             spec.model_spec,
-            spec.target,
-            corpus=spec.corpus,
+            spec.request.target,
+            corpus=spec.request.corpus,
             cores=self._run_cores,
             slot=slot,
             cache_dir=self._cache_dir,
@@ -72,7 +72,7 @@ class ExtractionRequests:
 
     def check_tasks(self, spec: JobSpec, tasks: Iterable[Task]) -> None:
         """Raise `BadInput` if there is no slot for tasks of a file, and none is awaited."""
-        if self._is_local or spec.wait_for_hardware:
+        if self._is_local or spec.request.wait_for_hardware:
             return
         joined, offered = self._slots()
         if offered is None or offered - {slot.resource for slot in joined}:
@@ -83,16 +83,16 @@ class ExtractionRequests:
 
     def _slot_for(self, spec: JobSpec, on_stage: Callable[[str], None]) -> TargetInfo:
         """The hardware of the cluster's slot for a job. Waits until such a slot has joined."""
-        wanted = _read(spec.target)
+        wanted, target = _read(spec.request.target), f"the target {spec.request.target!r}"
         while not self._is_stopping():
             joined, offered = self._slots()
             for slot in joined:
                 if slot.target and _fits(slot, wanted):
                     return slot.target
             awaited = offered is None or _may_come(wanted, joined, offered)
-            if not awaited and not spec.wait_for_hardware:
-                raise _no_slot(f"the target {spec.target!r}", joined, offered or frozenset())
-            on_stage(f"waiting for a slot that has the target {spec.target!r}")
+            if not awaited and not spec.request.wait_for_hardware:
+                raise _no_slot(target, joined, offered or frozenset())
+            on_stage(f"waiting for a slot that has {target}")
             time.sleep(_LOOK_S)
         raise Failed("the daemon is stopping")
 

@@ -196,10 +196,10 @@ class JobManager:
         tasks: list[Task] = []
 
         def on_tasks(new: list[Task]) -> None:
-            if spec.corpus:
+            if spec.request.corpus:
                 self._call(lambda: self._requests.check_tasks(spec, new))
             tasks.extend(new)
-            if spec.corpus:  # a corpus takes long: measure the first tasks already
+            if spec.request.corpus:  # a corpus takes long: measure the first tasks already
                 self._call(lambda: self._extend(spec.id, new))
 
         def on_stage(text: str) -> None:
@@ -207,7 +207,7 @@ class JobManager:
 
         try:
             request = self._requests.of(spec, on_stage)
-            extractor.run(request, spec.cwd, on_tasks, on_stage)
+            extractor.run(request, spec.request.cwd, on_tasks, on_stage)
             path = self._state_dir / "jobs" / f"{spec.id}.tasks"
             save_tasks(path, tasks)
             self._call(lambda: self._add_last(replace(spec, tasks=str(path)), tasks))

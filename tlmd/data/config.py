@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from tlmd.data.config_file import explain, put, read, rename
 from tlmd.data.errors import BadInput
+from tlmd.data.job_request import Priority, Weight
 
 SHIPPED = Path(__file__).parents[1] / "pretrained"
 """TLM-base, the checkpoint that ships."""
@@ -133,10 +134,10 @@ class TuneConfig(_Section):
     trials: int = Field(16, ge=1)
     """Measurements per task."""
 
-    priority: int = Field(0, ge=-100, le=100)
+    priority: Priority = 0
     """While a job of a higher priority wants candidates, this one gets none."""
 
-    weight: float = Field(1.0, ge=0.01, le=100)
+    weight: Weight = 1.0
     """Jobs of one priority share the measuring in proportion to their weights."""
 
     seed: int = 0

@@ -1,5 +1,7 @@
 """msgpack for the dataclasses of `tlmd.data.types`: fields by position, no class names, no pickle.
 
+What users may say grows (`ModelSpec`, `JobRequest` of pydantic) and crosses with its fields' names.
+
 `unpack` checks the number and types of the fields against the annotations. A damaged message
 therefore gives one clear error and never an incomplete object. If a newer tlmd added fields at the
 end of a class, these fields take their defaults when an older message lacks them.
@@ -18,6 +20,8 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import msgpack
+
+from tlmd.data.errors import TlmdError
 
 T = TypeVar("T")
 Builder = Callable[[Any], Any]
@@ -81,6 +85,8 @@ def _plain(value: Any) -> Any:
     """Encode a type that msgpack does not know. msgpack encodes all other types itself, in C."""
     if isinstance(value, enum.Enum):
         return value.value
+    if hasattr(value, "model_dump"):
+        return value.model_dump(by_alias=True)
     return _values_of(typing.cast(Any, type(value)))(value)
 
 
@@ -115,6 +121,8 @@ def _builder(hint: Any) -> Builder:
         return lambda plain: plain
     if dataclasses.is_dataclass(hint):
         return _dataclass(hint)
+    if hasattr(hint, "model_validate"):
+        return functools.partial(_model, hint)
     if isinstance(hint, type) and issubclass(hint, enum.Enum):
         return functools.partial(_member, hint)
     if hint is float:
@@ -166,6 +174,14 @@ def _member(cls: type[enum.Enum], plain: Any) -> enum.Enum:
     try:
         return cls(plain)
     except ValueError as error:
+        raise WireError(str(error)) from error
+
+
+def _model(cls: Any, plain: Any) -> Any:
+    """An object of pydantic, which crosses as a map with its fields' names."""
+    try:
+        return cls.model_validate(_expect(dict, plain))
+    except (ValueError, TlmdError) as error:
         raise WireError(str(error)) from error
 
 

@@ -44,7 +44,7 @@ def export(state_dir: Path, job_id: str, out: Path | None, lowered: bool = False
             raise BadInput(f"no job {job_id!r} in {state_dir}; `tlmd jobs` lists them")
         spec = found[0]
         states = read_states(store, _tasks(spec, state_dir))
-    if not spec.model:
+    if not spec.request.name:
         raise BadInput(
             "a corpus has no model to export; `tlmd checkpoints` lists the checkpoints that it made"
         )

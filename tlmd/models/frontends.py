@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import difflib
 import os
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -70,7 +69,7 @@ def load_sets(spec: ModelSpec) -> list[tuple[ModelSpec, SourceModel]]:
         if not inputs or len(shapes) % inputs:
             raise
         chunks = (shapes[i : i + inputs] for i in range(0, len(shapes), inputs))
-        sets = [replace(spec, input_shapes=chunk) for chunk in dict.fromkeys(chunks)]
+        sets = [spec.model_copy(update={"input_shapes": chunk}) for chunk in dict.fromkeys(chunks)]
         return [(one, load(one)) for one in sets]
 
 

@@ -3,42 +3,37 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 from tlmd.data import wire
 from tlmd.data.errors import BadInput, in_one_line
-from tlmd.data.model_spec import FP32, ModelSpec, Shapes
+from tlmd.data.job_request import JobRequest
+from tlmd.data.model_spec import ModelSpec
 from tlmd.data.types import JobState
 from tlmd.records.job_table import JobRow, JobTable
+
+# The fields of a stored job in their order until 0.1, when a job was stored as one list.
+_OLD_FIELDS = (
+    *("id", "model", "input_shapes", "target", "trials", "time_budget", "corpus"),
+    *("until_converged", "cwd", "tasks", "created", "reason", "ended", "model_task", "weights"),
+    *("strict_numerics", "spent_s", "progress", "priority", "weight", "wait_for_hardware"),
+    "precision",
+)
 
 
 @dataclass(frozen=True)
 class JobSpec:
-    """The specification of a job.
+    """A job in the store: what the user said of it, and what became of it.
 
-    Example: ``JobSpec("resnet18-3fa1", "resnet18", None, "native", 16, None, "", False, "/home")``.
+    Example: ``JobSpec("resnet18-3fa1", JobRequest("resnet18"))``.
     """
 
     id: str
-    model: str
-    input_shapes: Shapes | None
-    target: str
 
-    trials: int
-    """Measurements per task. 0: no limit."""
-
-    time_budget: float | None
-    """Seconds for measuring. None: no limit."""
-
-    corpus: str
-    """``paper`` or a file of tasks. Empty: the job tunes `model`."""
-
-    until_converged: bool
-
-    cwd: str
-    """The user's working directory, from which a model's factory is imported."""
+    request: JobRequest
+    """Its numbers are filled in (`JobRequest.with_defaults`)."""
 
     tasks: str = ""
     """The file with the tasks of the job. Empty: the model is not lowered yet."""
@@ -52,48 +47,20 @@ class JobSpec:
     ended: float = 0.0
     """Seconds since the epoch. 0: the job has not ended."""
 
-    model_task: str = ""
-    """`ModelSpec.task`."""
-
-    weights: str = ""
-    """`ModelSpec.weights`."""
-
-    strict_numerics: bool = False
-    """`ModelSpec.strict_numerics`."""
-
     spent_s: float = 0.0
-    """Seconds of `time_budget` that are over."""
+    """Seconds of `JobRequest.time_budget` that are over."""
 
     progress: dict[str, Any] = field(default_factory=dict)
     """How far the job was when it ended (`pipeline.tuning_jobs.Progress`)."""
 
-    priority: int = 0
-    """`TuneConfig.priority`."""
-
-    weight: float = 1.0
-    """`TuneConfig.weight`."""
-
-    wait_for_hardware: bool = False
-    """It is not refused where no slot has its hardware."""
-
-    precision: str = FP32
-    """`ModelSpec.precision`."""
-
     @property
     def model_spec(self) -> ModelSpec:
         """The model with everything that loading it depends on."""
-        return ModelSpec(
-            self.model,
-            self.input_shapes,
-            self.model_task,
-            self.weights,
-            self.strict_numerics,
-            self.precision,
-        )
+        return self.request.model_spec
 
     @property
     def title(self) -> str:
-        return self.model or f"corpus {self.corpus}"
+        return self.request.name or f"corpus {self.request.corpus}"
 
 
 def save(store: JobTable, spec: JobSpec, state: JobState) -> None:
@@ -147,9 +114,18 @@ def ended(spec: JobSpec, reason: str = "") -> JobSpec:
 
 def _read(row: JobRow) -> tuple[JobSpec, JobState]:
     try:
-        return wire.unpack(JobSpec, row.payload), JobState(row.state)
-    except ValueError as error:  # a `WireError` is one
+        return _unpacked(row.payload), JobState(row.state)
+    except (ValueError, BadInput) as error:  # a `WireError` is a ValueError
         raise BadInput(
             f"job {row.id} in the record store is damaged ({in_one_line(error)}); "
             "restore a copy of the store"
         ) from error
+
+
+def _unpacked(payload: bytes) -> JobSpec:
+    match wire.head(payload, 2):
+        case [_, str()]:  # the second field was the model's name until 0.1
+            values = dict(zip(_OLD_FIELDS, wire.head(payload, len(_OLD_FIELDS)), strict=False))
+            kept = {f.name: values.pop(f.name) for f in fields(JobSpec) if f.name in values}
+            return JobSpec(request=JobRequest(**values), **kept)
+    return wire.unpack(JobSpec, payload)

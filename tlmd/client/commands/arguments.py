@@ -1,122 +1,123 @@
-"""Command line arguments of several commands; bad ones raise `argparse.ArgumentTypeError`."""
+"""The parser of the command line: made of the table of commands and the fields of `JobRequest`."""
 
 from __future__ import annotations
 
 import argparse
-import re
-from typing import Any
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn, get_args
 
+from tlmd.client.commands.table import COMMANDS, Command
 from tlmd.data.errors import BadInput
-from tlmd.data.model_spec import FP32, PRECISIONS, ModelSpec
+from tlmd.version import __version__
 
-EFFORTS = {"quick": 4, "normal": 16, "thorough": 64}
-"""Measurements per task of each ``--effort``."""
+if TYPE_CHECKING:
+    from tlmd.data.job_request import JobRequest
+    from tlmd.data.option import Option
 
-QUIET_S = 60.0
-"""Seconds of ``--wait-quiet``."""
-
-_UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}
-
-
-def shape(text: str) -> tuple[int, ...]:
-    try:
-        shape = tuple(int(part) for part in text.split(","))
-    except ValueError:
-        shape = ()
-    if not shape or min(shape) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a shape such as 1,3,224,224")
-    return shape
+_EPILOG = """\
+MODEL is file.onnx, file.pt2, a directory of transformers (config.json), package.module:factory,
+torchvision:NAME, timm:NAME, hf:MODEL_TYPE, or a name from 'tlmd zoo'.
+Exit codes: 0 done, 1 failed, 2 usage or bad input, 3 no daemon.
+"""
 
 
-def positive(text: str) -> int:
-    if not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of at least 1")
-    return int(text)
+class _Parser(argparse.ArgumentParser):
+    """Reports a wrong flag in one line. The parsers of the commands are of this class too."""
+
+    def error(self, message: str) -> NoReturn:
+        raise BadInput(f"{message}; see `{self.prog} --help`")
 
 
-def duration(text: str) -> float:
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text)
-    if not match or float(match[1]) <= 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a time such as 90s, 10m or 2h")
-    return float(match[1]) * _UNITS[match[2]]
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """The parsed command line; ``run`` names the command's function. Raises `BadInput`.
 
-
-def add_model(parser: argparse.ArgumentParser) -> None:
-    """Add the options that describe a model."""
-    parser.add_argument("model", metavar="MODEL")
-    parser.add_argument(
-        "--input-shape",
-        action="append",
-        type=shape,
-        metavar="1,3,224,224",
-        help="input shape; once per input; once more per input for each further set of shapes",
-    )
-    parser.add_argument(
-        "--task", default="", help="what a model of transformers is for, if its config says nothing"
-    )
-    parser.add_argument(
-        "--weights", default="", metavar="FILE", help=".safetensors weights for a factory's model"
-    )
-    parser.add_argument(
-        "--strict-numerics",
-        action="store_true",
-        help="only programs that compute as the model says: no Winograd, no Strassen, and no "
-        "products of bfloat16 parts by a matrix unit",
-    )
-    parser.add_argument(
-        "--precision",
-        choices=PRECISIONS,
-        default=FP32,
-        help="bf16: GEMMs, convolutions and attention may round what they multiply; "
-        "int8: quantised models (QDQ) multiply integers (default fp32)",
-    )
-    parser.add_argument(
-        "--target", default="native", help="'native', 'cuda' or a TVM target as JSON"
-    )
-
-
-def model_spec(options: argparse.Namespace) -> ModelSpec:
-    """What the options of `add_model` say of the model. Raises `BadInput`."""
-    return ModelSpec(
-        options.model,
-        tuple(options.input_shape) if options.input_shape else None,
-        options.task,
-        options.weights,
-        options.strict_numerics,
-        options.precision,
-    )
-
-
-def add_cores(parser: argparse.ArgumentParser) -> None:
-    """Add ``--cores``."""
-    parser.add_argument(
-        "--cores", type=positive, help="physical cores that models will run on (default: all)"
-    )
-
-
-def add_shares(parser: argparse.ArgumentParser) -> None:
-    """Add ``--priority`` and ``--weight``."""
-    parser.add_argument("--priority", type=int, help="jobs of a higher one come first (default 0)")
-    parser.add_argument(
-        "--weight", type=float, help="share among the jobs of one priority (default 1)"
-    )
-
-
-def shares(options: argparse.Namespace) -> dict[str, Any]:
-    """The keys of the configuration that these say."""
-    return {"tune.priority": options.priority, "tune.weight": options.weight}
-
-
-def job_settings(options: argparse.Namespace) -> dict[str, Any]:
-    """The keys of the configuration that the options of a job say. Raises `BadInput`."""
-    return {"tune.trials": trials(options), **shares(options)}
-
-
-def trials(options: argparse.Namespace) -> int | None:
-    """Measurements per task by ``--trials`` or ``--effort``; None: neither was given.
-
-    Raises `BadInput` if both were given.
+    Only the chosen command gets its options, whose descriptions take time to load.
     """
-    if options.trials is not None and options.effort is not None:
-        raise BadInput("--trials and --effort both say how much to measure; give one of them")
-    return EFFORTS[options.effort] if options.effort else options.trials
+    parser = _Parser(
+        prog="tlmd",
+        description="Make deep-learning models fast on this machine.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"tlmd {__version__}")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    chosen = arguments[0] if arguments else ""
+    actions: Any = None
+    for command in COMMANDS:
+        name, _, action = command.name.partition(" ")
+        if action and name != chosen:
+            continue
+        added = (actions if action else commands).add_parser(
+            action or name,
+            help=command.help,
+            epilog=_EPILOG if "model" in command.groups else None,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        if not command.run:
+            actions = added.add_subparsers(metavar="ACTION", required=True, dest="action")
+        elif name == chosen:
+            _fill(added, command)
+    return parser.parse_args(arguments)
+
+
+def _fill(parser: argparse.ArgumentParser, command: Command) -> None:
+    if command.groups:
+        from tlmd.data.job_request import JobRequest
+
+        for name, field, option in JobRequest.options(*command.groups):
+            _add_field(parser, name, field, option)
+    for argument in command.arguments:
+        parser.add_argument(*argument.names, **argument.settings)
+    _add_common(parser)
+    parser.set_defaults(run=command.run, groups=command.groups)
+
+
+def _add_field(parser: argparse.ArgumentParser, name: str, field: Any, option: Option) -> None:
+    """The flag of one field. Without the flag its value is None."""
+    if option.positional:
+        parser.add_argument(name, metavar=option.metavar)
+        return
+    settings: dict[str, Any] = {"dest": name, "help": field.description, "default": None}
+    choices = [c for c in get_args(field.annotation) if isinstance(c, str)] or [
+        c for part in get_args(field.annotation) for c in get_args(part) if isinstance(c, str)
+    ]
+    if field.annotation is bool:
+        settings["action"] = "store_true"
+    elif choices:
+        settings["choices"] = choices
+    else:
+        settings |= {"type": option.read, "metavar": option.metavar}
+    if option.repeats:
+        settings["action"] = "append"
+    parser.add_argument(f"--{(option.keyword or name).replace('_', '-')}", **settings)
+
+
+def _add_common(parser: argparse.ArgumentParser) -> None:
+    """Add the options that all commands have."""
+    parser.add_argument(
+        "--state-dir", type=Path, metavar="DIR", help="folder of the records and jobs"
+    )
+    parser.add_argument("--config", type=Path, metavar="FILE", help="TOML configuration")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of text")
+    parser.add_argument(
+        "-v",
+        "--verbose",
+        action="store_true",
+        help="log every step; show the output of libraries and where errors come from",
+    )
+
+
+def job_request(options: argparse.Namespace, **others: Any) -> JobRequest:
+    """The job that the flags describe; `others` are fields too. Raises `BadInput`."""
+    from tlmd.data.job_request import JobRequest
+
+    names = [name for name, _, _ in JobRequest.options(*options.groups)]
+    return JobRequest(**{name: getattr(options, name) for name in names} | others)
+
+
+def state_dir(options: argparse.Namespace) -> Path:
+    """The state directory of a command, absolute."""
+    from tlmd.data.state_dir import default_state_dir
+
+    return Path(options.state_dir or default_state_dir()).absolute()

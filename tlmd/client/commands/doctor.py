@@ -6,6 +6,7 @@ reported as a finding and not as a traceback.
 
 from __future__ import annotations
 
+import argparse
 import json
 import warnings
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ from pathlib import Path
 from tlmd.client.commands.findings import FAIL, OK, WARN, CheckContext, Finding, MachineCheck
 from tlmd.client.commands.installation_checks import checkpoint, linker, torchvision, versions
 from tlmd.client.commands.machine_checks import card, disk, noise, processor, speed
-from tlmd.data.config import Config
+from tlmd.data.config import Config, load
 from tlmd.data.errors import TlmdError
 from tlmd.data.state_dir import default_state_dir
 
@@ -30,6 +31,10 @@ CHECKS: dict[str, MachineCheck] = {
     "noise": noise,
     "speed": speed,
 }
+
+
+def command(options: argparse.Namespace) -> int:
+    return run(options.state_dir, load(options.config), as_json=options.json)
 
 
 def run(state_dir: Path | None, config: Config, as_json: bool) -> int:

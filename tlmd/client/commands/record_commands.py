@@ -4,60 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-from tlmd.client.commands import arguments
 from tlmd.data.errors import BadInput
 
-Common = Callable[[argparse.ArgumentParser], None]
 
-
-def add(commands: Any, common: Common) -> None:
-    """Add the parsers of these commands to `commands`; `common` adds the options all have."""
-    _add_records(commands, common)
-    _add_measure(commands, common)
-
-
-def _add_records(commands: Any, common: Common) -> None:
-    records = commands.add_parser("records", help="list, check, import and export measured records")
-    actions = records.add_subparsers(metavar="ACTION", required=True, dest="action")
-    kind = "a directory with a MetaSchedule database, or a data set file .msgpack[.gz|.xz]"
-    for name, text in (
-        ("import", "add records to the store"),
-        ("export", "write records of the store to PATH"),
-    ):
-        action = actions.add_parser(name, help=text)
-        action.add_argument("path", metavar="PATH", type=Path, help=kind)
-        if name == "import":
-            action.add_argument("--target", default="native", help="target of the records")
-        common(action)
-        action.set_defaults(run=_records)
-    check = actions.add_parser("check", help="read every record and say whether any is damaged")
-    common(check)
-    check.set_defaults(run=_check_records)
-    compact = actions.add_parser(
-        "compact", help="remove slow and old records, and give their space back to the disk"
-    )
-    compact.add_argument(
-        "--keep",
-        type=arguments.positive,
-        default=1000,
-        metavar="COUNT",
-        help="of each task, its fastest and its newest so many (default 1000)",
-    )
-    common(compact)
-    compact.set_defaults(run=_compact_records)
-    listing = actions.add_parser("list", help="show the newest records and their ids")
-    listing.add_argument("--failed", action="store_true", help="only candidates that failed")
-    listing.add_argument("--task", default="", metavar="NAME", help="only of this task")
-    listing.add_argument("-n", type=arguments.positive, default=20, metavar="COUNT")
-    common(listing)
-    listing.set_defaults(run=_list_records)
-
-
-def _records(options: argparse.Namespace) -> int:
+def exchange(options: argparse.Namespace) -> int:
     from tlmd.data import config as configuration
 
     config = configuration.load(options.config)
@@ -84,7 +36,7 @@ def _records(options: argparse.Namespace) -> int:
     return 0
 
 
-def _list_records(options: argparse.Namespace) -> int:
+def show(options: argparse.Namespace) -> int:
     from tlmd.client.commands import record_list
     from tlmd.data.state_dir import default_state_dir
 
@@ -94,7 +46,7 @@ def _list_records(options: argparse.Namespace) -> int:
     return 0
 
 
-def _check_records(options: argparse.Namespace) -> int:
+def check(options: argparse.Namespace) -> int:
     from tlmd.data.state_dir import default_state_dir
     from tlmd.records.store import RecordStore
 
@@ -109,7 +61,7 @@ def _check_records(options: argparse.Namespace) -> int:
     return 0
 
 
-def _compact_records(options: argparse.Namespace) -> int:
+def compact(options: argparse.Namespace) -> int:
     from tlmd.data.state_dir import default_state_dir
     from tlmd.records.compaction import tasks_of_unfinished_jobs
     from tlmd.records.store import RecordStore
@@ -132,16 +84,7 @@ def _compact_records(options: argparse.Namespace) -> int:
     return 0
 
 
-def _add_measure(commands: Any, common: Common) -> None:
-    measure = commands.add_parser(
-        "measure", help="measure one recorded candidate alone and print its schedule"
-    )
-    measure.add_argument("record", metavar="RECORD", help="the id that `tlmd records list` shows")
-    common(measure)
-    measure.set_defaults(run=_measure)
-
-
-def _measure(options: argparse.Namespace) -> int:
+def measure(options: argparse.Namespace) -> int:
     from tlmd.data import config as configuration
 
     config = configuration.load(options.config)

@@ -22,8 +22,8 @@ from tlmd.client import lifecycle
 from tlmd.client.connection import Daemon
 from tlmd.client.display.progress import STOPPED, LiveLine, detail_line
 from tlmd.client.job import Job
-from tlmd.data.config import TuneConfig
 from tlmd.data.errors import BadInput, Interrupted, NoDaemon
+from tlmd.data.job_request import JobRequest
 from tlmd.data.types import JobState
 
 _WATCH_S = 1.0
@@ -131,21 +131,12 @@ def _watch_plain(daemon: Daemon, as_json: bool) -> int:
 def train(
     state_dir: Path,
     config: Path | None,
-    corpus: str,
-    trials: int,
-    until_converged: bool,
-    tune: TuneConfig,
+    request: JobRequest,
     as_json: bool,
 ) -> int:
     """Run a campaign and show its progress. Uses the running daemon or starts a private one."""
     with _running_or_private(state_dir, config) as daemon:
-        job = daemon.submit(
-            corpus=corpus,
-            trials=trials,
-            until_converged=until_converged,
-            priority=tune.priority,
-            weight=tune.weight,
-        )
+        job = daemon.submit_request(request)
         line = LiveLine(Console(stderr=True))
         try:
             with line:
