@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import difflib
+import functools
+import logging
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,10 @@ from pydantic import ValidationError
 from tlmd.data.errors import BadInput
 from tlmd.version import __version__
 
+_log = logging.getLogger("tlmd")  # without a handler, Python prints its warnings on stderr
+
+REMOVED_IN = "0.3.0"
+"""The version that no longer knows the old keys."""
 # Keys of tlmd 0.1 that have another name now; files that use them still work.
 RENAMED = {
     "measure.lend": "measure.build_on_run_cores",
@@ -43,12 +49,21 @@ def put(tree: dict[str, Any], keys: list[str], value: Any) -> None:
 
 
 def rename(tree: dict[str, Any]) -> None:
-    """Move values of old keys to their new names; a value under the new name wins."""
+    """Move values of old keys to their new names, with a warning; a value of the new name wins."""
     for old, new in RENAMED.items():
         section, _, key = old.partition(".")
         values = tree.get(section)
         if isinstance(values, dict) and key in values:
             values.setdefault(new.partition(".")[2], values.pop(key))
+            _warn(old)
+
+
+@functools.cache  # once in each process, which may read its configuration several times
+def _warn(old: str) -> None:
+    _log.warning(
+        "configuration key %r is now %r; tlmd %s no longer takes the old one",
+        *(old, RENAMED[old], REMOVED_IN),
+    )
 
 
 def explain(error: ValidationError, path: Path | None, known: list[str]) -> str:
