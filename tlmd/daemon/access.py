@@ -16,28 +16,36 @@ from collections.abc import Callable
 
 from starlette.requests import Request
 
+from tlmd.daemon.sessions import Sessions
+
 _HOSTS = {"127.0.0.1", "localhost", "[::1]"}  # other names: a DNS rebinding attack
 _LINK_S = 600.0  # how long a link works
-_KEPT = 100  # sessions and links
+_KEPT = 100  # links
 _READING = {"GET", "HEAD"}
 
 
 class AccessControl:
     """Decides about requests. Thread-safe. `clock` gives seconds."""
 
-    def __init__(self, token: str, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        token: str,
+        clock: Callable[[], float] = time.monotonic,
+        sessions: Sessions | None = None,
+    ) -> None:
         self._token = token
         self._clock = clock
         self._lock = threading.Lock()
         self._links: OrderedDict[str, float] = OrderedDict()  # -> when it ends
-        self._sessions: OrderedDict[str, None] = OrderedDict()
+        self._sessions = sessions or Sessions(token)
 
     def make_link(self) -> str:
         """A secret that opens the page once, within ten minutes."""
         secret = secrets.token_urlsafe(24)
         with self._lock:
             self._links[secret] = self._clock() + _LINK_S
-            _forget_oldest(self._links)
+            while len(self._links) > _KEPT:
+                self._links.popitem(last=False)
         return secret
 
     def open_session(self, link: str) -> str | None:
@@ -45,10 +53,7 @@ class AccessControl:
         with self._lock:
             if self._links.pop(link, -math.inf) < self._clock():
                 return None
-            session = secrets.token_urlsafe(24)
-            self._sessions[session] = None
-            _forget_oldest(self._sessions)
-        return session
+            return self._sessions.open()
 
     def allows(self, request: Request) -> bool:
         """Whether a request may be answered."""
@@ -65,14 +70,9 @@ class AccessControl:
         if request.url.path == "/" and "link" in request.query_params:
             return True  # the page's route opens the session, or refuses
         with self._lock:
-            return request.cookies.get(cookie_name(request)) in self._sessions
+            return request.cookies.get(cookie_name(request), "") in self._sessions
 
 
 def cookie_name(request: Request) -> str:
     """The name of the session's cookie: daemons on other ports have other ones."""
     return f"tlmd_{request.url.port}"
-
-
-def _forget_oldest(secrets_: OrderedDict[str, float] | OrderedDict[str, None]) -> None:
-    while len(secrets_) > _KEPT:
-        secrets_.popitem(last=False)

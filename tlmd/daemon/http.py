@@ -21,6 +21,7 @@ from starlette.concurrency import run_in_threadpool as threaded
 from tlmd.daemon import metrics
 from tlmd.daemon.access import AccessControl, cookie_name
 from tlmd.daemon.service import Service
+from tlmd.daemon.sessions import Sessions
 from tlmd.data.errors import BadInput, TlmdError
 from tlmd.data.types import JobState
 
@@ -34,9 +35,12 @@ _EVENTS_S = 0.5
 _HEARTBEAT = 4
 
 
-def make_app(service: Service, token: str) -> FastAPI:
-    """Build the app with all routes. A call that `AccessControl` does not allow gets status 401."""
-    access = AccessControl(token)
+def make_app(service: Service, token: str, sessions: Path | None = None) -> FastAPI:
+    """Build the app with all routes. A call that `AccessControl` does not allow gets status 401.
+
+    `sessions` is the file that keeps the browsers' sessions.
+    """
+    access = AccessControl(token, sessions=Sessions(token, sessions))
     app = FastAPI(title="tlmd", docs_url=None, redoc_url=None, openapi_url=None)
 
     @app.middleware("http")

@@ -13,10 +13,11 @@ import threading
 import time
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from tlmd.daemon.log_files import bound_logs
 from tlmd.data.config import Config
-from tlmd.data.errors import DiskFull, Unavailable
+from tlmd.data.errors import BadInput, DiskFull, Unavailable
 from tlmd.data.state_dir import make_state_dir
 from tlmd.processes.children import VERBOSE
 from tlmd.processes.durable import replacing
@@ -63,14 +64,19 @@ def _serve(state_dir: Path, config: Config, address: str, ownership: str) -> int
     if not private and not address:
         os.nice(config.daemon.niceness)
     service = Service(state_dir, config, Settings(config, state_dir, address), resume=not private)
-    token = _token(state_dir)
-    server = HttpServer(make_app(service, token), config.daemon.port)
+    app = make_app(service, _token(state_dir), state_dir / "sessions")
+    note = state_dir / "daemon.json"
+    try:
+        server = HttpServer(app, config.daemon.port or _last_port(note))
+    except BadInput:  # another program took the port meanwhile
+        if config.daemon.port:
+            raise
+        server = HttpServer(app, 0)
     _handle_signals(service)
     if ownership:
         threading.Thread(target=_follow_owner, args=(service,), daemon=True).start()
     service.start()
     server.start()
-    note = state_dir / "daemon.json"
     facts = {"pid": os.getpid(), "url": server.url, "version": __version__, "private": private}
     facts["supervisor"] = int(os.environ.get(SUPERVISOR, 0))
     _write_note(note, facts)
@@ -91,6 +97,14 @@ def _serve(state_dir: Path, config: Config, address: str, ownership: str) -> int
         raise service.error
     _log.info("stopped; everything measured is kept")
     return 0
+
+
+def _last_port(note: Path) -> int:
+    """The port of a daemon that died, on which open pages wait for it; 0 where none died."""
+    try:
+        return urlsplit(json.loads(note.read_text())["url"]).port or 0
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return 0
 
 
 def _token(state_dir: Path) -> str:
