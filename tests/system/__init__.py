@@ -1,0 +1,1 @@
+"""Tests of a whole daemon through what its users see."""
