@@ -72,6 +72,16 @@ def sections(changelog: str) -> dict[str, str]:
     return dict(zip(parts[1::2], (text.strip() for text in parts[2::2]), strict=True))
 
 
+def check_kinds(section: str) -> None:
+    """Refuse a section of the changelog with another kind than those of `KINDS`."""
+    kinds = re.findall(r"^### (.+)$", section, re.MULTILINE)
+    for kind in kinds:
+        if kind not in KINDS:
+            sys.exit(f"the changelog has the kind {kind!r}; there are {', '.join(KINDS)}")
+    if KINDS[0] in kinds[1:]:
+        sys.exit(f"{KINDS[0]!r} must be the first kind of the changelog's section")
+
+
 def notes(changelog: str, wanted: str) -> str:
     """What the changelog says of the version `wanted`, which may still be unreleased."""
     found = sections(changelog)
@@ -82,12 +92,7 @@ def notes(changelog: str, wanted: str) -> str:
     text = found.get(wanted) or found.get(UNRELEASED) or ""
     if not text:
         sys.exit(f"the changelog has neither a section {wanted} nor unreleased entries")
-    kinds = re.findall(r"^### (.+)$", text, re.MULTILINE)
-    for kind in kinds:
-        if kind not in KINDS:
-            sys.exit(f"the changelog has the kind {kind!r}; there are {', '.join(KINDS)}")
-    if KINDS[0] in kinds[1:]:
-        sys.exit(f"{KINDS[0]!r} must be the first kind of the changelog's section")
+    check_kinds(text)
     return text
 
 

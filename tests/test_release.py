@@ -86,6 +86,11 @@ def test_a_changelog_that_cannot_be_released(old: str, new: str, says: str) -> N
         parts.notes(CHANGELOG.replace(old, new), "0.2.0")
 
 
+def test_the_kinds_of_the_changelog() -> None:
+    for section in parts.sections(parts.CHANGELOG.read_text()).values():
+        parts.check_kinds(section)
+
+
 def test_each_requirement_has_a_lowest_version() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     lines = parts.lowest(project)
