@@ -21,7 +21,7 @@ from tests.system.browser import browser
 pytestmark = [pytest.mark.slow, pytest.mark.browser]
 
 _SHOT = "TLMD_SCREENSHOT"  # where a screenshot of the page at work is also kept
-_SECONDS = 60.0
+_SECONDS = 120.0  # the longest wait; other tests use the cores, too
 # Each step is short and learns; the gate accepts everything.
 _SETTINGS = {
     "TLMD_PIPELINE__STRICT": "true",
@@ -145,7 +145,7 @@ def test_a_job_starts_and_its_curve_grows(live: LivePage, job: tlmd.Job) -> None
 
 def test_a_version_is_swapped(live: LivePage, job: tlmd.Job, tmp_path: Path) -> None:
     daemon = tlmd.connect(live.state)
-    live.wait("#version", r"TLM-\d+")  # it has learnt from the first batches
+    learnt = live.wait("#version", r"TLM-\d+").split()[0]  # from the first batches
     live.wait("#events", r"generator\S* now uses TLM-\d+")
     live.wait("#checkpoints", r"TLM-\d+\s+current")
     keep(live, tmp_path / "working.png")
@@ -153,8 +153,9 @@ def test_a_version_is_swapped(live: LivePage, job: tlmd.Job, tmp_path: Path) -> 
     live.wait("#version", "TLM-base")
     live.wait("#events", r"generator\S* now uses TLM-base")
     live.wait("#checkpoints", r"TLM-base\s+current\s*pinned")
-    assert daemon.unpin() > 0
-    live.wait("#version", r"TLM-\d+")
+    daemon.unpin()
+    newer = live.wait("#version", r"TLM-\d+").split()[0]
+    assert int(newer.removeprefix("TLM-")) > int(learnt.removeprefix("TLM-"))
 
 
 def test_a_daemon_that_dies_and_comes_back(live: LivePage, job: tlmd.Job, tmp_path: Path) -> None:
