@@ -43,12 +43,12 @@ def test_new_keys_give_no_warning(caplog: pytest.LogCaptureFixture) -> None:
 
 def test_a_command_prints_one_line_for_each_old_key(tmp_path: Path) -> None:
     file = tmp_path / "tlmd.toml"
-    file.write_text("[generate]\nover = 4\n[pipeline]\nturn = 5\n")
-    command = endtoend.command("check", "nothing:", "--config", file, "--state-dir", tmp_path)
+    file.write_text("[generate]\nover = 4\n[pipeline]\nturn = 5\n[tune]\ntrials = 0\n")
+    command = endtoend.command("tune", "gemm", "--config", file, "--state-dir", tmp_path)
     done = subprocess.run(command, cwd=endtoend.ROOT, capture_output=True, text=True, check=False)
     first, second, error = done.stderr.splitlines()
     assert "'generate.over'" in first and "'pipeline.turn'" in second
-    assert error.startswith("tlmd: ") and done.returncode == 2
+    assert error.startswith("tlmd: configuration key 'tune.trials'") and done.returncode == 2
 
 
 def test_the_old_keys_go_with_the_version_that_the_warning_names() -> None:
