@@ -14,8 +14,8 @@ from urllib.parse import urlsplit
 import pytest
 
 import tlmd
-from tests import endtoend
-from tests.processes import wait_for
+from tests.support import endtoend
+from tests.support.processes import wait_for
 from tests.system.browser import browser
 
 pytestmark = [pytest.mark.slow, pytest.mark.browser]

@@ -9,7 +9,7 @@ import secrets
 from collections import deque
 from pathlib import Path
 
-from tlmd.durable import replacing
+from tlmd.processes.durable import replacing
 
 _KEPT = 100
 

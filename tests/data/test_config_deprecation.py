@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 from packaging.version import Version
-from tlmd.config_file import REMOVED_IN, RENAMED
 
-from tests import endtoend
-from tlmd import config, config_file
+from tests.support import endtoend
+from tlmd.data import config, config_file
+from tlmd.data.config_file import REMOVED_IN, RENAMED
 from tlmd.version import __version__
 
 VALUES = {"measure.build_on_run_cores": False, "registry.tolerated_order": 0.25}

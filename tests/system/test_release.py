@@ -13,7 +13,7 @@ from types import ModuleType
 import pytest
 
 import tlmd
-from tests.endtoend import ROOT
+from tests.support.endtoend import ROOT
 from tlmd.version import __version__
 
 CHANGELOG = """# Changelog
