@@ -45,7 +45,7 @@ class GeneratorActor:
         order = wire.unpack(WriteOrder, data)
         avoid = self._history.add(order.task.key, order.known, order.avoid)
         written, refused = self._generator.write(
-            order.task, order.count, list(order.records), avoid, order.oversample
+            order.task, order.count, list(order.records), avoid, order.oversample, order.earlier
         )
         return wire.pack(Written(tuple(written), tuple(refused), self._generator.version))
 

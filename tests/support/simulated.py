@@ -280,6 +280,9 @@ class MemoryStore:
     def records(self, task_id: str, fingerprint: str) -> list[Record]:
         return [r for r in self.rows if r.candidate.task_id == task_id]
 
+    def earlier_records(self, task_id: str, fingerprint: str, count: int) -> list[Record]:
+        return []
+
     def put_baseline(self, baseline: Baseline) -> None:
         self.baselines[baseline.task_id] = baseline
 

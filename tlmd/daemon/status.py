@@ -37,6 +37,7 @@ def snapshot(
         "lag": 0,
         "measured": counts.records,
         "failed": counts.failed,
+        "carried_over": counts.carried,
         "rate_per_s": 0.0,
         "run_cores": run_cores,
         "cores_of_others": in_use,  # None: this daemon does not wait for other programs

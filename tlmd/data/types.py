@@ -36,12 +36,12 @@ class Status(enum.StrEnum):
 class Writer(enum.StrEnum):
     """Who wrote a candidate."""
 
-    UNKNOWN = ""  # before records said it
+    UNKNOWN = ""  # older records do not name their writer
     TLM = "tlm"
-    REFINEMENT = "refinement"
-    """A small change of one of the best programs."""
+    REFINEMENT = "refinement"  # a small change of one of the best programs
     RANDOM = "random"
     IMPORT = "import"
+    CARRIED = "carried"  # a program of an older revision of the task
 
 
 class JobState(enum.StrEnum):

@@ -8,6 +8,7 @@ from collections.abc import Collection, Sequence
 from tlmd.data.config import GenerateConfig
 from tlmd.data.types import Candidate, Proposal, Record, Task, Writer
 from tlmd.generate.apply import apply_new
+from tlmd.generate.carry import carried_over
 from tlmd.generate.pick import pick
 from tlmd.generate.propose import NOT_THE_TLM, Proposer, WrittenCandidate
 from tlmd.generate.search import DecisionSearch, structure
@@ -54,12 +55,15 @@ class Generator:
         records: Sequence[Record],
         avoid: Collection[tuple[str, str]] = (),
         oversample: float | None = None,
+        earlier: Sequence[Candidate] = (),
     ) -> tuple[list[Proposal], list[Record]]:
         """At most `count` new candidates of `task`, best first; fewer when the space is exhausted.
 
         `records` were measured; `avoid` are ids and module hashes of other candidates that must not
-        be written again. `oversample` replaces the configured one. The second list has a record of
-        each candidate that TVM refused, with the reason; such a candidate is never built.
+        be written again. `oversample` replaces the configured one. `earlier` are candidates of
+        older revisions of the task; those that fit into the task's space come first. The second
+        list has a record of each candidate that TVM refused, with the reason; such a candidate is
+        never built.
         """
         space = self._spaces.get(task)
         total = max(round(count * (oversample or self._config.oversample)), 16)
@@ -68,12 +72,17 @@ class Generator:
         written = self._proposer.propose(space, total, records)
         wide, unranked = ([one for one in of if one.candidate.id not in ids] for of in written)
         chosen = self._narrow(space, wide, total - len(unranked), ids) + unranked
-        applied, refused = apply_new(space, chosen, ids, hashes)
+        carried = [
+            WrittenCandidate(c, Writer.CARRIED, NOT_THE_TLM) for c in carried_over(space, earlier)
+        ]
+        applied, refused = apply_new(space, [*carried, *chosen], ids, hashes)
         features = self._extractors.of(task.target).rows([one.schedule for one in applied])
         candidates = [one.written.candidate for one in applied]
         scores = self._scores(space, candidates, features)
         structures = [structure(space.sketches[c.sketch], c) for c in candidates]
-        picked = pick(scores, structures, count, self._config.explore, self._rng)
+        first = [i for i, one in enumerate(applied) if one.written.writer is Writer.CARRIED]
+        others = pick(scores, structures, count, self._config.explore, self._rng)
+        picked = [*first, *(i for i in others if i not in first)][:count]
         proposals = [
             Proposal(
                 candidates[i],

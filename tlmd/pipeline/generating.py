@@ -109,7 +109,13 @@ class Generating:
             elif (order := self._next()) is not None:
                 task = state.task(order.task)
                 avoid, known = self._histories.news(worker.name, task)
-                order = replace(order, records=task.fastest, avoid=avoid, known=known)
+                order = replace(
+                    order,
+                    records=task.fastest,
+                    avoid=avoid,
+                    known=known,
+                    earlier=task.earlier if task.trials < len(task.earlier) else (),
+                )
                 state.send(worker.name, order)
                 state.batch(order.batch).versions.add(worker.version)
 

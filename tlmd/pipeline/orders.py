@@ -82,6 +82,8 @@ class WriteOrder:
     the generator's last order for this task."""
     known: int = 0
     """How many the generator has from earlier orders; 0: it must forget them."""
+    earlier: tuple[Candidate, ...] = ()
+    """The fastest candidates of older revisions of the task, which are tried first."""
 
 
 @dataclass(frozen=True)
@@ -278,6 +280,10 @@ class Store(Protocol):
 
     def tasks(self) -> list[Task]: ...
     def records(self, task_id: str, fingerprint: str) -> list[Record]: ...
+    def earlier_records(self, task_id: str, fingerprint: str, count: int) -> list[Record]:
+        """The fastest verified records of older revisions of a task, at most `count`."""
+        ...
+
     def put_baseline(self, baseline: Baseline) -> None: ...
     def baseline(self, task_id: str, fingerprint: str) -> Baseline | None: ...
     def put_batch(self, number: int, payload: bytes) -> None: ...

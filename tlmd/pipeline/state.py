@@ -11,7 +11,7 @@ from tlmd.data.types import Record, TargetInfo, Task
 from tlmd.pipeline.batches import Batch
 from tlmd.pipeline.orders import MeasureOrder, Order, Store, Worker, WorkerKind, WorkerPool
 from tlmd.pipeline.store_writer import StoreWriter
-from tlmd.pipeline.task_state import TaskState
+from tlmd.pipeline.task_state import EARLIER, TaskState
 from tlmd.processes.wall_clock import WallClock
 
 _ABSENT_S = 60.0  # without a slot, before its tasks wait and the others go on
@@ -131,8 +131,15 @@ class PipelineState:
         """What is known of a task; read from the store the first time."""
         key = task.key
         if key not in self.tasks:
-            records = self.store.records(*key)
-            self.tasks[key] = TaskState(task, records, self.store.baseline(*key))
+            records, earlier = self.store.records(*key), []
+            if not records:
+                earlier = self.store.earlier_records(*key, EARLIER)
+            self.tasks[key] = TaskState(
+                task,
+                records,
+                self.store.baseline(*key),
+                earlier=tuple(record.candidate for record in earlier),
+            )
         return self.tasks[key]
 
     def batch(self, number: int) -> Batch:

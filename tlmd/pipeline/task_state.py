@@ -12,6 +12,8 @@ from tlmd.data.types import Baseline, Candidate, Proposal, Record, Status, Task
 _MAX_EMPTY_ROUNDS = 4  # rounds in which TVM refuses every candidate, before a task is exhausted
 INCUMBENTS = 16
 """The fastest records of a task, which a generator gets to refine."""
+EARLIER = 4
+"""The fastest records of older revisions of a task, which are tried first."""
 _RECENT = 3  # batches of a task whose gain is carried forward
 _OPTIMISM = 0.5  # share of a task's time that its n-th trial may still save, times 1 / n
 
@@ -32,6 +34,8 @@ class TaskState:
     """Candidates that a generator was asked for."""
     newest_batch: int = -1
     """The last batch with candidates of the task; -1: there was none."""
+    earlier: tuple[Candidate, ...] = ()
+    """The fastest candidates of older revisions of the task (`RecordStore.earlier_records`)."""
     pending: dict[str, Proposal] = field(default_factory=dict)
     """By candidate id: written, and without a record yet."""
 

@@ -9,8 +9,9 @@ from typing import Any
 
 from tlmd.data import wire
 from tlmd.data.types import Record, Task
+from tlmd.records.signature import signature
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 
 _log = logging.getLogger("tlmd.records")
 _PORTION = 2000  # records that are moved at a time
@@ -56,6 +57,14 @@ CREATE TRIGGER record_removed AFTER DELETE ON records BEGIN
 END;
 INSERT INTO meta VALUES ('records', 0), ('failed', 0), ('open', 0);
 """
+_SIGNATURES = """
+CREATE TABLE signatures (
+    task_id TEXT NOT NULL, fingerprint TEXT NOT NULL, signature TEXT NOT NULL,
+    PRIMARY KEY (task_id, fingerprint)
+) WITHOUT ROWID;
+CREATE INDEX tasks_by_signature ON signatures (signature, fingerprint);
+INSERT INTO meta VALUES ('carried', 0);
+"""
 _JOBS_BY_STATE = "CREATE INDEX jobs_by_state ON jobs (state);"
 _SCHEMA = f"""
 CREATE TABLE meta (key TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID;
@@ -70,8 +79,10 @@ CREATE TABLE checkpoints (version INTEGER PRIMARY KEY, payload BLOB NOT NULL);
 CREATE TABLE jobs (
     row INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, state TEXT NOT NULL, payload BLOB NOT NULL
 );
+{_SIGNATURES}
 {_JOBS_BY_STATE}
 """
+ADD_SIGNATURE = "INSERT OR REPLACE INTO signatures VALUES (?, ?, ?)"
 ADD_TASK_KEY = "INSERT OR IGNORE INTO task_keys (task_id, fingerprint) VALUES (?, ?)"
 ADD_RECORD = """
 INSERT INTO records (task, candidate, batch, created, ok, verified, compared, seconds, payload)
@@ -100,6 +111,8 @@ def upgrade(db: sqlite3.Connection, version: int) -> None:
             _add_fingerprints(db)
         if version < 3:
             _number_tasks(db)
+        if version < 4:
+            _add_signatures(db)
         db.execute("UPDATE meta SET value = ? WHERE key = 'schema'", (SCHEMA_VERSION,))
         db.execute("COMMIT")
     except BaseException:
@@ -130,6 +143,14 @@ def _number_tasks(db: sqlite3.Connection) -> None:
         db.executemany(ADD_RECORD, [_moved(*row) for row in portion])
     db.execute("DROP TABLE old_records")
     db.execute(_JOBS_BY_STATE)
+
+
+def _add_signatures(db: sqlite3.Connection) -> None:
+    """From schema 3 to 4: tasks are also found by what they compute."""
+    _run(db, _SIGNATURES)
+    for (payload,) in db.execute("SELECT payload FROM tasks").fetchall():
+        task = wire.unpack(Task, payload)
+        db.execute(ADD_SIGNATURE, (*task.key, signature(task)))
 
 
 def _portions(db: sqlite3.Connection) -> Iterator[list[Any]]:

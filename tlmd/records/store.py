@@ -9,10 +9,11 @@ from typing import Any
 
 from tlmd.data import wire
 from tlmd.data.selection import fastest
-from tlmd.data.types import Baseline, Record, Task
+from tlmd.data.types import Baseline, Record, Task, Writer
 from tlmd.records.compaction import RecordCompaction
 from tlmd.records.dataset import read_dataset, write_dataset
-from tlmd.records.schema import ADD_RECORD, ADD_TASK_KEY, record_row
+from tlmd.records.schema import ADD_RECORD, ADD_SIGNATURE, ADD_TASK_KEY, record_row
+from tlmd.records.signature import signature
 
 # The number by which records name a task on one kind of machine.
 _KEY = "(SELECT key FROM task_keys WHERE task_id = ? AND fingerprint = ?)"
@@ -34,6 +35,18 @@ WHERE task = {_KEY} AND compared = ? AND verified AND seconds IS NOT NULL AND NO
 """
 _BEST_ALONE = _BEST % "seconds, created, row"
 _BEST_COMPARED = _BEST % "created DESC, seconds, row"
+# The fastest of all tasks that compute the same, but for one.
+_EARLIER = """
+SELECT payload FROM signatures AS this
+JOIN signatures AS other ON other.signature = this.signature
+    AND other.fingerprint = this.fingerprint AND other.task_id != this.task_id
+JOIN task_keys AS k ON k.task_id = other.task_id AND k.fingerprint = other.fingerprint
+JOIN records AS r ON r.task = k.key
+WHERE this.task_id = ? AND this.fingerprint = ? AND this.signature != ''
+    AND verified AND seconds IS NOT NULL
+ORDER BY seconds, created, row LIMIT ?
+"""
+_COUNT_CARRIED = "UPDATE meta SET value = value + ? WHERE key = 'carried'"
 _ID_DIGITS = 32  # of a candidate
 _PORTION = 2000  # records that are read at a time
 _KEPT_BATCHES = 1000  # plans of older batches are removed
@@ -49,6 +62,8 @@ class Counts:
     tasks: int
     records: int
     failed: int
+    carried: int = 0
+    """Programs of older revisions of tasks that were verified and measured for the newer ones."""
 
 
 class RecordStore(RecordCompaction):
@@ -66,9 +81,11 @@ class RecordStore(RecordCompaction):
 
     def add_tasks(self, tasks: Iterable[Task]) -> None:
         """Store several tasks in one transaction."""
-        rows = [(*task.key, wire.pack(task)) for task in tasks]
+        given = list(tasks)
         query = "INSERT OR REPLACE INTO tasks (id, fingerprint, payload) VALUES (?, ?, ?)"
-        self._write_many(query, rows)
+        with self._transaction():
+            self._write_many(query, [(*task.key, wire.pack(task)) for task in given])
+            self._write_many(ADD_SIGNATURE, [(*task.key, signature(task)) for task in given])
 
     def tasks(self) -> list[Task]:
         """All tasks, in the order in which they were added."""
@@ -85,14 +102,33 @@ class RecordStore(RecordCompaction):
         A record replaces an older one of the same candidate, machine and batch, so a batch may be
         stored twice. Records of different batches are kept side by side.
         """
-        rows = [record_row(record, wire.pack(record)) for record in records]
+        given = list(records)
+        rows = [record_row(record, wire.pack(record)) for record in given]
         with self._transaction():
+            carried = sum(
+                record.writer is Writer.CARRIED
+                and record.outcome.verified
+                and not self.has_record(
+                    record.candidate.id, record.candidate.task_id, record.fingerprint
+                )
+                for record in given
+            )
+            if carried:
+                self._write_many(_COUNT_CARRIED, [(carried,)])
             self._write_many(ADD_TASK_KEY, sorted({row[-2:] for row in rows}))
             self._write_many(ADD_RECORD, rows)
 
     def records(self, task_id: str, fingerprint: str) -> list[Record]:
         """The newest record of each candidate of a task on one machine, including failures."""
         return self._records(_NEWEST, (task_id, fingerprint))
+
+    def earlier_records(self, task_id: str, fingerprint: str, count: int) -> list[Record]:
+        """The fastest verified records of older revisions of a task, at most `count`.
+
+        These are tasks with the same signature and another id. An upgrade of tlmd that lowers a
+        model to other programs makes new revisions.
+        """
+        return self._records(_EARLIER, (task_id, fingerprint, count))
 
     def all_records(self) -> list[Record]:
         """All records, in the order in which they were written."""
@@ -166,9 +202,10 @@ class RecordStore(RecordCompaction):
         """The numbers of tasks, records and failures; the same time however many there are."""
         rows = self._read(
             "SELECT (SELECT COUNT(*) FROM tasks), (SELECT value FROM meta WHERE key = 'records'),"
-            " (SELECT value FROM meta WHERE key = 'failed')",
+            " (SELECT value FROM meta WHERE key = 'failed'),"
+            " (SELECT value FROM meta WHERE key = 'carried')",
             (),
-            *(int, int, int),
+            *(int, int, int, int),
         )
         return Counts(*rows[0])
 

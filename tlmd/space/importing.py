@@ -108,13 +108,13 @@ def _candidate(
         )
         if value is None:  # the decision has no effect: use the value of the sketch
             value = _decision(space.trace(index), space.trace(index).insts[open_decision.inst])
-        if value is None or not _legal(open_decision, value):
+        if value is None or not is_legal(open_decision, value):
             return None
         decisions.append(value)
     return Candidate(space.task.id, index, tuple(decisions))
 
 
-def _legal(open_decision: OpenDecision, value: Decision) -> bool:
+def is_legal(open_decision: OpenDecision, value: Decision) -> bool:
     """Whether `value` is legal. Compute locations are not checked here; TVM checks them later."""
     if open_decision.kind is DecisionKind.CATEGORY:
         return 0 <= value[0] < len(open_decision.options)

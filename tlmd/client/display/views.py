@@ -182,6 +182,8 @@ def _line(status: dict[str, Any]) -> str:
         f"batch {status['batch'] if status['batch'] is not None else '-'}, "
         f"version {status['version']}, lag {status['lag']}"
     )
+    if carried := status.get("carried_over"):
+        text += f"; {carried} programs carried over from before an upgrade"
     if (convergence := status["convergence"]) and convergence["gain"] is not None:
         text += f", {convergence['gain']:.1%} gained over the last {convergence['window']}"
     if status["state"] == "running" and (cores := status.get("cores_of_others")):
