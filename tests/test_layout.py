@@ -30,7 +30,8 @@ ALLOWED = {
 ORDER = (
     *("version", "data", "processes", "language", "pipeline", "alternatives", "space"),
     *("tlm", "generate", "models", "measure", "records", "learn", "lowering"),
-    *("corpus", "export", "actors", "daemon", "client", "integrations", "api", "__init__", "cli"),
+    *("corpus", "export", "actors", "daemon", "client", "integrations", "api", "__init__"),
+    *("cli", "guide"),
 )
 # Rooms whose only imports of tlmd are `data` and `processes`.
 ALONE = {"data", "processes", "language", "pipeline", "models"}

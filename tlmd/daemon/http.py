@@ -23,6 +23,7 @@ from tlmd.daemon.access import AccessControl, cookie_name
 from tlmd.daemon.service import Service
 from tlmd.daemon.sessions import Sessions
 from tlmd.data.errors import BadInput, TlmdError
+from tlmd.data.job_request import JobRequest
 from tlmd.data.types import JobState
 
 _PAGE = Path(__file__).parent / "page.html"
@@ -31,6 +32,12 @@ _POLICY = (
     "connect-src 'self'; img-src data:"
 )
 _PAGE_JOBS, _MOST_JOBS = 100, 1000  # in one answer, if nothing else is asked for, and at most
+_JOB_BODY = {  # for the OpenAPI document; the body is checked by `make_spec`
+    "requestBody": {
+        "content": {"application/json": {"schema": JobRequest.model_json_schema()}},
+        "required": True,
+    }
+}
 _EVENTS_S = 0.5
 _HEARTBEAT = 4
 
@@ -70,13 +77,15 @@ def make_app(service: Service, token: str, sessions: Path | None = None) -> Fast
 def _add_jobs(app: FastAPI, service: Service) -> None:
     @app.get("/v1/jobs")
     async def jobs(limit: int = _PAGE_JOBS, before: str = "") -> Any:
+        """The newest jobs, oldest first; ``before`` is the id of a job, ``limit`` at most 1000."""
         count = min(max(limit, 1), _MOST_JOBS)
         stored = await threaded(service.archive.summaries, count, before)
         live = {job["id"]: job for job in service.snapshot["jobs"]}
         return [live.get(job["id"], job) for job in stored]
 
-    @app.post("/v1/jobs")
+    @app.post("/v1/jobs", openapi_extra=_JOB_BODY)
     async def submit(request: Request) -> Any:
+        """Start a job; the answer has its id. The body is a `JobRequest`."""
         if not request.headers.get("content-type", "").startswith("application/json"):
             raise BadInput("a job must be sent as application/json")
         try:
@@ -89,15 +98,18 @@ def _add_jobs(app: FastAPI, service: Service) -> None:
 
     @app.get("/v1/jobs/{job_id}")
     async def job(job_id: str) -> Any:
+        """One job: its state, progress, and tasks with their best µs."""
         return await threaded(service.detail, job_id)
 
     @app.post("/v1/jobs/{job_id}/cancel")
     async def cancel(job_id: str) -> Any:
+        """End a job; everything measured is kept."""
         await threaded(service.cancel, job_id)
         return {"id": job_id, "state": "cancelled"}
 
     @app.get("/v1/jobs/{job_id}/events")
     async def events(job_id: str) -> Any:
+        """The summary of a job as lines of JSON, whenever it changes, until the job ends."""
         await threaded(service.detail, job_id)
         return Stream(_events(service, job_id), media_type="application/x-ndjson")
 
@@ -129,29 +141,35 @@ async def _events(service: Service, job_id: str) -> AsyncIterator[str]:
 def _add_control(app: FastAPI, service: Service) -> None:
     @app.post("/v1/pause")
     async def pause() -> Any:
+        """Give out no more work; work in flight is finished."""
         await threaded(service.pause, True)
         return {"state": "paused"}
 
     @app.post("/v1/resume")
     async def resume() -> Any:
+        """Continue after a pause."""
         await threaded(service.pause, False)
         return {"state": "running"}
 
     @app.post("/v1/stop")
     async def stop(now: bool = False) -> Any:
+        """End the daemon. With ``now`` it does not wait for work in flight."""
         service.stop(now)
         return {"state": "stopping"}
 
     @app.get("/v1/checkpoints")
     async def checkpoints() -> Any:
+        """All stored versions of the TLM."""
         return await threaded(service.checkpoints)
 
     @app.post("/v1/checkpoints/unpin")
     async def unpin() -> Any:
+        """Let newer versions come into force again."""
         return {"version": await threaded(service.use_checkpoint, "unpin")}
 
     @app.post("/v1/checkpoints/{version}/{action}")
     async def use(version: int, action: str) -> Any:
+        """Pin a version; ``action`` is ``promote`` or ``rollback``."""
         if action not in ("promote", "rollback"):
             raise HTTPException(404)
         return {"version": await threaded(service.use_checkpoint, action, version)}
@@ -160,14 +178,17 @@ def _add_control(app: FastAPI, service: Service) -> None:
 def _add_views(app: FastAPI, service: Service) -> None:
     @app.get("/v1/status")
     async def status() -> Any:
+        """The document of ``tlmd status --json``."""
         return service.snapshot
 
     @app.get("/v1/trace")
     async def event_log() -> Any:
+        """The newest events of the daemon, each with its time."""
         return list(service.event_log.events)
 
     @app.get("/metrics")
     async def prometheus() -> Any:
+        """The figures of the daemon for Prometheus."""
         text = metrics.render(service.snapshot, service.event_log.counts)
         return Response(text, media_type="text/plain; version=0.0.4")
 
@@ -175,10 +196,12 @@ def _add_views(app: FastAPI, service: Service) -> None:
 def _add_page(app: FastAPI, access: AccessControl) -> None:
     @app.post("/v1/links")
     async def link() -> Any:
+        """A link to the live page that can be opened once, within ten minutes."""
         return {"path": f"/?link={access.make_link()}"}
 
     @app.get("/")
     async def page(request: Request) -> Any:
+        """The live page, for a browser that has opened a link."""
         if "link" in request.query_params:  # works once, so it may stay in the history
             session = access.open_session(request.query_params["link"])
             if session is None:

@@ -10,11 +10,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from tlmd.data.config_file import explain, put, read, rename
 from tlmd.data.errors import BadInput
 from tlmd.data.job_request import Priority, Weight
+from tlmd.data.measure_config import MeasureConfig as MeasureConfig
+from tlmd.data.measure_config import Section
 
 SHIPPED = Path(__file__).parents[1] / "pretrained"
 """TLM-base, the checkpoint that ships."""
@@ -24,70 +26,7 @@ _PREFIX = "TLMD_"
 _RESERVED = {"TLMD_STATE_DIR"}
 
 
-class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
-
-
-class MeasureConfig(_Section):
-    """Building and timing candidates."""
-
-    slots: int = Field(1, ge=1)
-    """Slots of this machine. Each slot times one program at a time."""
-
-    run_cores: int = Field(0, ge=0)
-    """Cores of each slot, and of the models that it tunes. 0: all slots together get all physical
-    cores."""
-
-    builders: int = Field(0, ge=0)
-    """Candidates of a slot that are built or timed at the same time. Only one is timed. 0: one more
-    than there are cores to build on, 3 to 8."""
-
-    build_on_run_cores: bool = True
-    """Build on the slot's cores too, as long as nothing is timed there."""
-
-    background_share: float = Field(0.1, gt=0, le=1)
-    """Share of the time in which a daemon that stays works while other programs use its cores.
-    1: it does not wait for them. The daemon of `tlmd tune` never waits."""
-
-    cards: int = Field(0, ge=0)
-    """CUDA cards of this machine that are slots, too: for jobs with the target ``cuda``."""
-
-    targets: dict[str, str] = {}
-    """Targets of a cluster's slots ``measure:NAME``, by NAME. The CPU of such a slot's node must be
-    able to run them. A slot without one measures for the CPU of its node."""
-
-    repeats: int = Field(7, ge=1)
-    """Timed repeats of a candidate. One that is clearly slower than the best gets fewer, one that
-    may be the best gets more."""
-
-    cache: Literal["cold", "hot"] = "cold"
-    """``cold``: the model's weights are evicted from the caches before every timed run, as other
-    layers evict them. ``hot``: they stay. ``python -m benchmarks.prediction`` compares both."""
-
-    build_timeout: float = Field(30.0, gt=0)
-    """Seconds for building one candidate."""
-
-    run_timeout: float = Field(20.0, gt=0)
-    """Seconds for running and checking one candidate, after it got the slot."""
-
-    baseline_timeout: float = Field(120.0, gt=0)
-    """The same for the unscheduled program of a task, which is slow."""
-
-    budget: float = Field(1.5, gt=0)
-    """Seconds for the timed repeats of one candidate."""
-
-    wait_quiet: float = Field(0.0, ge=0)
-    """Seconds that a candidate waits at most for other programs to leave its cores before it is
-    timed. 0: it is timed at once, and its time is corrected. ``tlmd tune --wait-quiet``: 60."""
-
-    memory_bytes: int = Field(4 << 30, ge=0)
-    """Address space of a candidate's process, on top of the server's own. 0: no limit."""
-
-    reference_bytes: int = Field(4 << 30, ge=0)
-    """Disk space for the reference outputs of all tasks. The oldest are removed first."""
-
-
-class GenerateConfig(_Section):
+class GenerateConfig(Section):
     """Writing candidates."""
 
     checkpoint: str = ""
@@ -98,7 +37,11 @@ class GenerateConfig(_Section):
     `oversample_min` while slots wait for candidates, and otherwise rises to `oversample_max`."""
 
     oversample_min: int = Field(3, ge=1)
+    """`oversample` at least."""
+
     oversample_max: int = Field(16, ge=1)
+    """`oversample` at most."""
+
     wide: int = Field(6, ge=1)
     """Candidates that are written for each one that is applied; its decisions alone are ranked."""
 
@@ -128,7 +71,7 @@ class GenerateConfig(_Section):
     """Sampling temperature of the TLM."""
 
 
-class TuneConfig(_Section):
+class TuneConfig(Section):
     """One job."""
 
     trials: int = Field(16, ge=1)
@@ -141,9 +84,10 @@ class TuneConfig(_Section):
     """Jobs of one priority share the measuring in proportion to their weights."""
 
     seed: int = 0
+    """Seed of all random choices of the generators and the trainer."""
 
 
-class PipelineConfig(_Section):
+class PipelineConfig(Section):
     """The i+2 pipeline."""
 
     batch: int = Field(32, ge=1)
@@ -162,16 +106,18 @@ class PipelineConfig(_Section):
     """Follow the table of the paper exactly: measuring waits for training."""
 
     window: int = Field(20_000, ge=1)
-    """A campaign has converged when this many measured candidates ..."""
+    """Measured candidates over which the gain of a campaign is taken."""
 
     gain: float = Field(0.01, gt=0, lt=1)
-    """... improved the weighted sum of the best times by less than this share."""
+    """A campaign ends when the last `window` candidates improved the weighted sum of the best times
+    by less than this share."""
 
 
-class TrainConfig(_Section):
+class TrainConfig(Section):
     """Fine-tuning on what was measured, in every step of the pipeline."""
 
     enabled: bool = True
+    """Whether there is a trainer at all."""
 
     policy: Literal["best", "top", "quality"] = "quality"
     """Which records become demonstrations (`tlmd.learn.demonstrations`)."""
@@ -202,9 +148,10 @@ class TrainConfig(_Section):
     """0: all cores that it may use, but one."""
 
     niceness: int = Field(5, ge=0, le=19)
+    """Niceness of the trainer's process, on top of the daemon's."""
 
 
-class RegistryConfig(_Section):
+class RegistryConfig(Section):
     """Checkpoints: which are kept, and when a new one is refused."""
 
     keep: int = Field(5, ge=1)
@@ -220,7 +167,7 @@ class RegistryConfig(_Section):
     """By which share fewer pairs of held-out candidates may be in the right order."""
 
 
-class DaemonConfig(_Section):
+class DaemonConfig(Section):
     """The service."""
 
     port: int = Field(0, ge=0, le=65535)
@@ -230,8 +177,8 @@ class DaemonConfig(_Section):
     """Generator actors. 0: as many as the cores allow."""
 
     niceness: int = Field(15, ge=0, le=19)
-    """Of a daemon that stays and all its processes: the user's programs come first. The daemon that
-    `tlmd tune` starts for one job, and those on a cluster, have the normal priority."""
+    """Niceness of a daemon that stays and of its processes: the user's programs come first. The
+    daemon of `tlmd tune`, and those on a cluster, have the normal priority."""
 
     keep_jobs: int = Field(1000, ge=0)
     """Finished jobs that are kept, with the files of their tasks; older ones are removed, their
@@ -244,17 +191,17 @@ class DaemonConfig(_Section):
     """How many of each that were put aside are kept (``daemon.log.1`` is the newest)."""
 
 
-class CheckConfig(_Section):
+class CheckConfig(Section):
     """The limits of the process that loads, lowers and compiles a user's model."""
 
     stage_seconds: float = Field(900.0, gt=0)
     """Longest time of one stage, such as lowering the model."""
 
     memory_share: float = Field(0.9, gt=0, le=1)
-    """Of the memory that is free when the process starts."""
+    """Share of the memory that is free when the process starts."""
 
 
-class Config(_Section):
+class Config(Section):
     """The whole tree; `Config()` holds the defaults."""
 
     measure: MeasureConfig = MeasureConfig()
