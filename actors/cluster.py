@@ -17,9 +17,8 @@ from prometheus_client.metrics_core import Metric
 from ray.exceptions import RayActorError, RayError, RayTaskError
 
 from actors import placement, session
-from actors.member import Member
 from actors.order_calls import METHODS, ask_registry, pack_order, reason_of, unpack_answer
-from actors.placement import ActorSpec
+from actors.placement import ActorSpec, Member
 from actors.ray_metrics import RayMetrics
 from actors.start_failures import StartFailures
 from tlmd.data import wire

@@ -26,8 +26,7 @@ class GeneratorActor:
     ) -> None:
         tvm_alone.import_tvm()  # before torch, beside which it takes half a second longer
         from tlmd.generate.generator import Generator
-        from tlmd.tlm.device import best_device
-        from tlmd.tlm.threads import use_threads
+        from tlmd.tlm.torch_settings import best_device, use_threads
 
         use_threads(1)
         blob = ray.get(registry.control.remote("blob", -1))

@@ -1,9 +1,9 @@
-"""Which actors there should be, on which node, with which cores."""
+"""The actors that there should be, on which node, with which cores; and those of the pool."""
 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from actors.host import actor_class
 from actors.session import Settings
 from tlmd.data.errors import ClusterLost
 from tlmd.measure.cores.core_plan import CARD, plan_slots
-from tlmd.pipeline.orders import WorkerKind
+from tlmd.pipeline.orders import Order, WorkerKind
 
 MEASURE = "measure"  # nodes offer slots as the resource "measure" or "measure:NAME"
 _DESCRIPTION = Path("~/ray_bootstrap_config.yaml")  # where `ray up` puts it on the head
@@ -41,6 +41,21 @@ class ActorSpec:
     """It may be missing: its node may never come back, and measuring needs no trainer."""
     gpus: float = 0
     """Cards that Ray gives to it; a fraction shares one."""
+
+
+@dataclass
+class Member:
+    """An actor of the worker pool."""
+
+    spec: ActorSpec
+    life: int
+    """A number that no other actor has, also not one of the same name."""
+    handle: Any
+    since: float
+    joined: bool = False
+    pid: int = 0
+    """0: it has not joined."""
+    in_flight: list[Order] = field(default_factory=list)
 
 
 def actor_specs(settings: Settings) -> list[ActorSpec]:

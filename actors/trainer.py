@@ -30,8 +30,7 @@ class TrainerActor:
         tvm_alone.import_tvm()  # before torch, beside which it takes half a second longer
         from tlmd.learn.demonstrations import read_replay
         from tlmd.learn.finetune import FineTuner
-        from tlmd.tlm.device import best_device
-        from tlmd.tlm.threads import use_threads
+        from tlmd.tlm.torch_settings import best_device, use_threads
 
         train = self._config = TrainConfig.model_validate(config)
         os.nice(train.niceness)

@@ -8,5 +8,5 @@ machine, the commit and a table, and writes its figures. The headline of a compa
 from pathlib import Path
 
 # `python -m benchmarks.NAME` finds NAME in each of the folders.
-_FOLDERS = sorted(path.parent for path in Path(__file__).parent.glob("*/__init__.py"))
+_FOLDERS = sorted(path.parent for path in Path(__file__).parent.glob("*/**/__init__.py"))
 __path__ = [*__path__, *map(str, _FOLDERS)]

@@ -9,8 +9,6 @@ import sys
 from functools import cache
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parent.parent
 HEAVY = {"tvm", "torch", "ray", "transformers", "xgboost"}
 # Who may import a heavy package (and the daemon its actors): rooms, or single files.
@@ -42,11 +40,23 @@ LIGHT_TESTS = (
     *("language", "pipeline", "records/test_store*", "data/test_[csw]*", "client/test_cli"),
     *("actors/test_cluster_yaml", "daemon/test_metrics", "test_layout"),
 )
-PICKLERS = {"pickle", "_pickle", "cloudpickle", "dill", "joblib", "shelve", "marshal"}
-TORCH_LOADS = {"torch.load", "torch.serialization.load"}
-NUMPY_LOADS = {"numpy.load", "numpy.lib.npyio.load"}
-IMPORTERS = {"__import__", "importlib.import_module"}
-
+_MOST_FILES, _MOST_LINES, _SHORT = 20, 2_700, 30
+# Files of less than 30 lines, and the reason of each to be a file.
+SHORT_FILES = {
+    "tlmd/version.py": "a release changes it, and nothing else",
+    "tlmd/data/state_dir.py": "where tlmd keeps its files",
+    "tlmd/data/units.py": "units of documents and reports",
+    "tlmd/processes/children.py": "the environment of child processes",
+    "tlmd/processes/wall_clock.py": "the time of day of records",
+    "tlmd/space/cache.py": "how many spaces are kept",
+    "tlmd/space/gpu_default.py": "what a card runs where nothing was searched",
+    "tlmd/space/tvm_alone.py": "how TVM is imported without torch",
+    "tlmd/generate/history.py": "what a generator must not write again",
+    "tlmd/client/tune_request.py": "what one run of `tlmd tune` is asked to do",
+    "tlmd/guide/__main__.py": "`python -m tlmd.guide`",
+    "tlmd/alternatives/implementation.py": "one way to compute a task",
+    "tlmd/alternatives/named_intrinsics.py": "intrinsics that a text names",
+}
 # Names that classes, functions and modules had once.
 OLD_NAMES = re.compile(
     r"\b(?:SlotKind|Crew|Board|JobBook|Ranker|Gauge|Attempt|Workplace|Verdict|Roof|Patience|Question"
@@ -172,79 +182,6 @@ def test_tests_of_light_parts_load_nothing_heavy() -> None:
     assert done.returncode == 0, done.stderr
 
 
-def dotted(node: ast.expr, names: dict[str, str]) -> str:
-    """``np.load`` as ``numpy.load``, where `names` says what the imports call what."""
-    if isinstance(node, ast.Attribute):
-        return f"{dotted(node.value, names)}.{node.attr}"
-    return names.get(node.id, node.id) if isinstance(node, ast.Name) else ""
-
-
-def aliases(tree: ast.AST) -> dict[str, str]:
-    """Local name -> full name, of everything that is imported."""
-    found: dict[str, str] = {}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            found |= {a.asname: a.name for a in node.names if a.asname}
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            found |= {a.asname or a.name: f"{node.module}.{a.name}" for a in node.names}
-    return found
-
-
-def unpickles(tree: ast.AST) -> list[str]:
-    """Parts of a program that could run code which a file holds."""
-    names, found = aliases(tree), []
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            found += [a.name for a in node.names if a.name.split(".")[0] in PICKLERS]
-        elif isinstance(node, ast.ImportFrom):
-            found += [node.module or ""] * ((node.module or "").split(".")[0] in PICKLERS)
-        elif isinstance(node, ast.Call):
-            called = dotted(node.func, names)
-            flags = {k.arg: getattr(k.value, "value", ...) for k in node.keywords}
-            unsafe = (called in TORCH_LOADS and flags.get("weights_only") is not True) or (
-                called in NUMPY_LOADS and flags.get("allow_pickle", False) is not False
-            )
-            by_name = called in IMPORTERS and getattr(node.args[0], "value", "") in PICKLERS
-            found += [called] * (unsafe or by_name)
-    return found
-
-
-def test_nothing_is_unpickled() -> None:
-    found = {str(path.relative_to(ROOT)): unpickles(parsed(path)) for path in sources()}
-    assert {path: ways for path, ways in found.items() if ways} == {}
-
-
-@pytest.mark.parametrize(
-    "source",
-    [
-        "import pickle",
-        "from pickle import loads",
-        "import cloudpickle as c",
-        "import joblib, json",
-        "from shelve import open",
-        "import marshal",
-        "import importlib; importlib.import_module('pickle')",
-        "import torch; torch.load(path)",
-        "import torch; torch.load(path, weights_only=False)",
-        "from torch import load; load(path)",
-        "import torch as t; t.load(path, weights_only=flag)",
-        "import numpy as np; np.load(path, allow_pickle=True)",
-        "from numpy import load as read; read(path, allow_pickle=flag)",
-    ],
-)
-def test_each_way_to_unpickle_is_noticed(source: str) -> None:
-    assert unpickles(ast.parse(source))
-
-
-def test_safe_ways_to_load_are_not_taken_for_unpickling() -> None:
-    for source in (
-        "import torch; torch.load(path, weights_only=True)",
-        "import numpy as np; np.load(path); np.load(path, allow_pickle=False)",
-        "import json; json.load(file); pickle = 1; torch.export.load(path)",
-    ):
-        assert unpickles(ast.parse(source)) == []
-
-
 def test_no_class_name_is_defined_twice() -> None:
     places: dict[str, list[str]] = {}
     for path in sources():
@@ -252,6 +189,31 @@ def test_no_class_name_is_defined_twice() -> None:
             if isinstance(node, ast.ClassDef):
                 places.setdefault(node.name, []).append(str(path.relative_to(ROOT)))
     assert {name: where for name, where in places.items() if len(where) > 1} == {}
+
+
+def sizes() -> dict[str, list[int]]:
+    """The lengths of the files of each folder of Python files."""
+    lengths: dict[str, list[int]] = {}
+    for folder in ("tlmd", "actors", "benchmarks", "tests"):
+        for path in ROOT.glob(f"{folder}/**/*.py"):
+            lines = len(path.read_text().splitlines())
+            lengths.setdefault(str(path.parent.relative_to(ROOT)), []).append(lines)
+    return lengths
+
+
+def test_no_folder_is_too_large_to_be_known() -> None:
+    found = sizes()
+    assert {name: len(files) for name, files in found.items() if len(files) > _MOST_FILES} == {}
+    assert {name: sum(files) for name, files in found.items() if sum(files) > _MOST_LINES} == {}
+
+
+def test_a_short_file_has_a_reason_of_its_own_to_change() -> None:
+    short = {
+        str(path.relative_to(ROOT))
+        for path in sources()
+        if path.name != "__init__.py" and len(path.read_text().splitlines()) < _SHORT
+    }
+    assert short == set(SHORT_FILES)
 
 
 def test_no_file_is_longer_than_300_lines() -> None:

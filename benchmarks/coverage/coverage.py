@@ -25,11 +25,11 @@ from typing import Any
 import psutil
 
 from benchmarks.common import report
-from benchmarks.coverage import networks, networks_onnx
 from benchmarks.coverage.coverage_page import page, summary
+from benchmarks.coverage.networks import lists, networks_onnx
 from tlmd.processes.durable import replacing
 
-GROUPS = (*networks.LISTS, *networks.ONNX_GROUPS)
+GROUPS = (*lists.LISTS, *lists.ONNX_GROUPS)
 _POLL_S = 0.2
 
 Rows = dict[tuple[str, str], report.Row]
@@ -95,7 +95,7 @@ def _cases(group: str, options: argparse.Namespace, found: Rows) -> Iterator[tup
     if group in networks_onnx.BACKEND_KINDS:
         tests = {test.name: test for test in networks_onnx.backend_tests(group)}
     exported = group == "onnx-exported"
-    names = tests or (networks_onnx.EXPORTED if exported else networks.networks(group))
+    names = tests or (networks_onnx.EXPORTED if exported else lists.networks(group))
     for name in _sampled(list(names), options.sample):
         row = found.get((group, name))
         if not fnmatch.fnmatch(name, options.only) or (row and not _lacks_stock(row, options)):

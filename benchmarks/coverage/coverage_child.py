@@ -25,7 +25,7 @@ from tvm import relax
 from tvm.relax.frontend.torch import from_exported_program
 from tvm_ffi import Shape
 
-from benchmarks.coverage import networks, networks_onnx
+from benchmarks.coverage.networks import lists, networks_onnx
 from tlmd.data.errors import BadInput
 from tlmd.data.model_spec import ModelSpec
 from tlmd.lowering import lowering
@@ -59,8 +59,8 @@ class Job:
     @property
     def spec(self) -> str:
         """What tlmd's users would name as the model."""
-        if self.group in networks.LISTS:
-            return f"{networks.LISTS[self.group]}:{self.name}"
+        if self.group in lists.LISTS:
+            return f"{lists.LISTS[self.group]}:{self.name}"
         return str(Path(self.folder) / "model.onnx")
 
 
@@ -154,7 +154,7 @@ def _twice(reference: Any, inputs: Arrays) -> Arrays:
 
 def _network(job: Job) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
     """A PyTorch network with the positional and keyword inputs of its example."""
-    module, example = networks.factory(networks.networks(job.group), job.name)()
+    module, example = lists.factory(lists.networks(job.group), job.name)()
     return (module, (), example) if isinstance(example, dict) else (module, example, {})
 
 
@@ -273,4 +273,4 @@ def _telling(path: str) -> bool:
     return any(part in path for part in ("/tvm/relax/", "/tlmd/", "/torch/export/"))
 
 
-networks.provide_torchvision()
+lists.provide_torchvision()

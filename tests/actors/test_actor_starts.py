@@ -13,8 +13,7 @@ import psutil
 import pytest
 
 from actors import session
-from actors.member import Member
-from actors.placement import ActorSpec
+from actors.placement import ActorSpec, Member
 from actors.session import Settings
 from actors.start_failures import StartFailures
 from tests.support.simulated import TARGET

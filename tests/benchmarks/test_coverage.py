@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from benchmarks.coverage import networks, networks_onnx
 from benchmarks.coverage.coverage_page import page, summary
+from benchmarks.coverage.networks import lists as networks
+from benchmarks.coverage.networks import networks_onnx
 
 
 def row(name: str, reached: str | None, cause: str | None = None, **more: Any) -> dict[str, Any]:

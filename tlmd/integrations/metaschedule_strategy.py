@@ -24,7 +24,7 @@ from tlmd.lowering.identity import task_id
 from tlmd.space.cache import SpaceCache
 from tlmd.space.hardware import target as targets
 from tlmd.tlm import checkpoint as checkpoints
-from tlmd.tlm.threads import one_thread
+from tlmd.tlm.torch_settings import one_thread
 
 _loaded: dict[str, checkpoints.Checkpoint] = {}
 

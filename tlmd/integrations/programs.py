@@ -22,7 +22,7 @@ from tlmd.records import metaschedule_files
 from tlmd.records.store import RecordStore
 from tlmd.space.hardware import target as targets
 from tlmd.space.space import TaskSpace
-from tlmd.tlm.threads import one_thread
+from tlmd.tlm.torch_settings import one_thread
 
 _GUESSED_S = 1.0  # the time of a program that was not measured: any record is better
 

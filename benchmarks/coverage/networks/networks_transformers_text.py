@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmarks.coverage.networks import Example, Make
-from benchmarks.coverage.networks_transformers_parts import (
+from benchmarks.coverage.networks.lists import Example, Make
+from benchmarks.coverage.networks.networks_transformers_parts import (
     IDS,
     LENGTH,
     TEXT,

@@ -1,4 +1,7 @@
-"""The number of threads of torch. It is limited, so that processes do not share cores."""
+"""How torch computes here: on which device, and with how many threads.
+
+The threads are limited, so that processes do not share cores.
+"""
 
 from __future__ import annotations
 
@@ -25,3 +28,8 @@ def one_thread() -> Iterator[None]:
         yield
     finally:
         use_threads(before)
+
+
+def best_device() -> str:
+    """``cuda`` where this process sees a card (Ray gives one to whom it belongs), else ``cpu``."""
+    return "cuda" if torch.cuda.is_available() else "cpu"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from benchmarks.coverage.networks import Example, Make
+from benchmarks.coverage.networks.lists import Example, Make
 
 VOCABULARY, LENGTH = 512, 32
 WIDTHS: dict[str, Any] = {

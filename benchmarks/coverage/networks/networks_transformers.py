@@ -6,11 +6,15 @@ values), and `use_cache` is left at its default.
 
 from __future__ import annotations
 
-from benchmarks.coverage.networks import Make, factory
-from benchmarks.coverage.networks_transformers_decoders import DECODERS
-from benchmarks.coverage.networks_transformers_text import ENCODER_DECODERS, ENCODERS
-from benchmarks.coverage.networks_transformers_various import AUDIO, MULTI_MODAL, TIME_SERIES
-from benchmarks.coverage.networks_transformers_vision import VISION
+from benchmarks.coverage.networks.lists import Make, factory
+from benchmarks.coverage.networks.networks_transformers_decoders import DECODERS
+from benchmarks.coverage.networks.networks_transformers_text import ENCODER_DECODERS, ENCODERS
+from benchmarks.coverage.networks.networks_transformers_various import (
+    AUDIO,
+    MULTI_MODAL,
+    TIME_SERIES,
+)
+from benchmarks.coverage.networks.networks_transformers_vision import VISION
 
 NETWORKS: dict[str, Make] = {
     **ENCODERS,

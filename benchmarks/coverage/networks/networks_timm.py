@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmarks.coverage.networks import Make, factory
+from benchmarks.coverage.networks.lists import Make, factory
 
 
 def _net(name: str, size: int = 64, **options: Any) -> Make:

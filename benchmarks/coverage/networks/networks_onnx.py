@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.coverage import networks
+from benchmarks.coverage.networks import lists
 
 EXPORTED: dict[str, tuple[str, str, int]] = {
     f"{name}-{opset}": (group, name, opset)
@@ -122,7 +122,7 @@ def write_export(name: str, folder: Path) -> None:
     from torch.utils import _pytree
 
     group, network, opset = EXPORTED[name]
-    module, example = networks.factory(networks.networks(group), network)()
+    module, example = lists.factory(lists.networks(group), network)()
     arguments, keywords = ((), example) if isinstance(example, dict) else (example, {})
     # The exporter lacks the operators of the fast path.
     torch.backends.mha.set_fastpath_enabled(False)

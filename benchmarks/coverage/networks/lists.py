@@ -15,9 +15,9 @@ Example = tuple[Any, ...] | dict[str, Any]
 Make = Callable[[], tuple[Any, Example]]
 
 LISTS = {
-    "torchvision": "benchmarks.coverage.networks_torchvision",
-    "timm": "benchmarks.coverage.networks_timm",
-    "transformers": "benchmarks.coverage.networks_transformers",
+    "torchvision": "benchmarks.coverage.networks.networks_torchvision",
+    "timm": "benchmarks.coverage.networks.networks_timm",
+    "transformers": "benchmarks.coverage.networks.networks_transformers",
 }
 """Group of PyTorch networks -> the module that lists them."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from benchmarks.coverage.networks import Make, factory
+from benchmarks.coverage.networks.lists import Make, factory
 
 _IMAGE = (1, 3, 64, 64)
 _CLIP = (1, 3, 8, 64, 64)
