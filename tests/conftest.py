@@ -1,4 +1,4 @@
-"""What tests share: which of them are slow, the order, one torch thread, a measurer, a daemon.
+"""What tests share: markers of folders, the order, one torch thread, a measurer, a daemon.
 
 ``pytest -m "not slow"`` runs what takes less than about 3 s each and starts no daemon. The quick
 tests run first, so that a mistake shows early. ``pytest --full`` runs the long sweeps whole, which
@@ -21,21 +21,12 @@ if TYPE_CHECKING:
     from tlmd.client.job import Job
     from tlmd.measure.measurer import Measurer
 
-# Slow tests whose files do not say so themselves.
-_SLOW = {
-    "tests/measure/test_background.py",
-    "tests/tlm/test_registry_kills.py",
-    "tests/client/test_measure_record.py::test_a_failed_candidate_is_measured_again_alone",
-    "tests/measure/test_server.py::test_a_submission_can_be_cancelled_until_the_server_has_it",
-    "tests/measure/test_lifetimes.py",
-    "tests/measure/test_shared.py",
-    "tests/measure/test_server.py::test_each_trap_costs_one_candidate_and_says_what_it_was",
-    "tests/measure/test_server.py::test_a_slot_of_two_cores_runs_on_exactly_these",
-    "tests/pipeline/test_jobs.py::test_a_campaign_ends_when_measuring_on_does_not_pay",
-    "tests/learn/test_learn.py::test_stop_ends_it_at_once_and_keeps_what_was_learnt",
-    "tests/learn/test_learn.py::test_training_is_reproducible_and_starts_where_the_plan_says",
-    "tests/models/test_operators.py::test_lowered_operators_give_the_outputs_of_pytorch",
-    "tests/learn/test_learn.py::test_fine_tuning_lowers_the_held_out_loss_and_leaves_the_base_alone",
+# What the tests of a folder need beside Python; tests add what else they need.
+_NEEDS = {
+    "ray": ("system", "chaos"),
+    "tvm": ("alternatives", "corpus", "export", "generate", "integrations", "lowering", "space"),
+    "torch": ("corpus", "export", "generate", "integrations", "learn", "lowering", "tlm"),
+    "chaos": ("chaos",),
 }
 
 # The files that take longest, the longest first: at the end no worker waits long for the other one.
@@ -74,11 +65,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the slow tests of `_SLOW`; quick tests first, then the long files, then the others."""
+    """Mark tests by their folders; quick tests first, then the long files, then the others."""
     for item in items:
-        test, _, _ = item.nodeid.partition("[")
-        if {test, test.partition("::")[0]} & _SLOW:
-            item.add_marker(pytest.mark.slow)
+        folder = item.nodeid.split("/")[1]
+        for marker, folders in _NEEDS.items():
+            if folder in folders:
+                item.add_marker(marker)
     items.sort(key=_place)
 
 

@@ -62,6 +62,7 @@ def test_records_are_listed_newest_first_with_their_reasons(
     assert "no such records" in text([])
 
 
+@pytest.mark.slow
 def test_a_failed_candidate_is_measured_again_alone(state: Path, records: list[Record]) -> None:
     candidate = records[0].candidate
     measured = measure_record(state, candidate.id[:12], Config())

@@ -38,6 +38,7 @@ def gemm_records() -> list[Record]:
     return measured(GEMM, 120)
 
 
+@pytest.mark.slow
 def test_fine_tuning_orders_held_out_candidates_and_leaves_the_base_alone() -> None:
     base = load(SHIPPED)
     before = copy.deepcopy(base.model.state_dict())
@@ -60,6 +61,7 @@ def test_fine_tuning_orders_held_out_candidates_and_leaves_the_base_alone() -> N
     assert wire.unpack(Report, wire.pack(report)) == report
 
 
+@pytest.mark.slow
 def test_training_is_reproducible_and_starts_where_the_plan_says(
     gemm_records: list[Record],
 ) -> None:
@@ -80,6 +82,7 @@ def test_training_is_reproducible_and_starts_where_the_plan_says(
     assert tuner.train(9, never)[0].notes["start"] == 8
 
 
+@pytest.mark.slow
 def test_stop_ends_it_at_once_and_keeps_what_was_learnt(gemm_records: list[Record]) -> None:
     tuner = FineTuner(fresh(), TrainConfig(steps=10_000, rounds=3))
     tuner.add([GEMM], gemm_records)

@@ -20,6 +20,8 @@ from tlmd.measure.cores.background import BackgroundWork, OtherPrograms
 from tlmd.measure.cores.slot_lock import Calls, exclusively, slot_lock
 from tlmd.processes import children
 
+pytestmark = pytest.mark.slow
+
 TICKS = os.sysconf("SC_CLK_TCK")
 
 

@@ -30,7 +30,10 @@ from tlmd.measure.measurer import Measurer
 from tlmd.measure.protocol import MeasureRequest
 from tlmd.measure.server.forked import ForkedChild, core_wait_s
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs fork and /proc")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(sys.platform != "linux", reason="needs fork and /proc"),
+]
 
 
 def test_a_killed_server_is_replaced_and_no_job_is_lost(measurer: Measurer) -> None:

@@ -58,6 +58,7 @@ def test_a_server_keeps_what_its_slot_takes_when_quiet(measurer: Measurer, cache
     assert all(0 < seconds < 1 for seconds in kept.values())
 
 
+@pytest.mark.slow
 def test_each_trap_costs_one_candidate_and_says_what_it_was(
     measurer: Measurer, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -156,6 +157,7 @@ def test_finalists_are_timed_in_interleaved_rounds(measurer: Measurer) -> None:
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
+@pytest.mark.slow
 def test_a_slot_of_two_cores_runs_on_exactly_these(tmp_path: Path) -> None:
     cpus = sorted(os.sched_getaffinity(0))[:2]
     layout = plan_cores(set(cpus), run=2)
@@ -184,6 +186,7 @@ def test_a_candidate_that_dies_while_it_is_timed_leaves_nobody_stopped(tmp_path:
             assert [o.status for o in outcomes] == [Status.OK, Status.CRASH, Status.OK, Status.OK]
 
 
+@pytest.mark.slow
 def test_a_submission_can_be_cancelled_until_the_server_has_it(measurer: Measurer) -> None:
     futures = [measurer.submit(one.task, one.input) for one in [healthy() for _ in range(50)]]
     futures[0].result()

@@ -18,6 +18,8 @@ from tlmd.measure.measurer import Measurer
 from tlmd.space.hardware.target import resolve
 from tlmd.space.space import InvalidCandidate, TaskSpace
 
+pytestmark = pytest.mark.slow
+
 TARGET = resolve("native", 1)
 
 

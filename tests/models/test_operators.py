@@ -148,6 +148,7 @@ class Everything(nn.Module):
         )
 
 
+@pytest.mark.slow
 def test_lowered_operators_give_the_outputs_of_pytorch() -> None:
     torch.manual_seed(0)
     x, image = torch.randn(3, 5, 4), torch.randn(2, 3, 8, 9)

@@ -108,6 +108,7 @@ def test_a_small_space_ends_early_and_a_time_budget_still_gives_every_task_a_pro
     assert [s.trials for s in more.tasks] == [3, 12, 12]
 
 
+@pytest.mark.slow
 def test_a_campaign_ends_when_measuring_on_does_not_pay() -> None:
     pool = SimulatedWorkerPool({"a": 5000, "b": 5000})
     run = Run(options(batch=8, per_task=4, window=100, gain=0.1), pool)

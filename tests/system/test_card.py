@@ -27,7 +27,10 @@ from tlmd.models import frontends
 from tlmd.space.hardware import target as targets
 from tlmd.tlm import checkpoint
 
-pytestmark = pytest.mark.skipif(not tvm.cuda(0).exist, reason="there is no card")
+pytestmark = [
+    pytest.mark.card,
+    pytest.mark.skipif(not tvm.cuda(0).exist, reason="there is no card"),
+]
 
 
 @pytest.fixture(scope="module")

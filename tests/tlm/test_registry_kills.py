@@ -23,6 +23,8 @@ from tests.support.fake_checkpoints import accept, blob, folders, refuse
 from tlmd.tlm import checkpoint as checkpoints
 from tlmd.tlm.checkpoint_registry import Registry
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module", autouse=True)
 def _no_networks() -> Iterator[None]:
