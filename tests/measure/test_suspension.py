@@ -1,4 +1,4 @@
-"""Building and timing take turns on shared cores: others are stopped, and always go on again."""
+"""Others are suspended while a program is timed, and always go on again."""
 
 from __future__ import annotations
 
@@ -34,33 +34,33 @@ def joined(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
 def test_what_joined_stands_still_while_something_is_timed(
     joined: subprocess.Popen[bytes], tmp_path: Path
 ) -> None:
-    taking = suspension.Turns(tmp_path)
-    taking.stop([], [])
+    taking = suspension.Suspension(tmp_path)
+    taking.suspend([], [])
     wait_for(lambda: state(joined.pid) == "T", 5, "stop")
-    taking.stop([], [])
-    assert taking.stopped and taking.resume([]) > 0.0
+    taking.suspend([], [])
+    assert taking.is_suspending and taking.resume([]) > 0.0
     wait_for(lambda: state(joined.pid) != "T", 5, "resumption")
-    assert taking.resume([]) == 0.0 and not taking.stopped
+    assert taking.resume([]) == 0.0 and not taking.is_suspending
 
 
 def test_what_got_the_slot_just_before_it_was_stopped_goes_on(
     joined: subprocess.Popen[bytes], tmp_path: Path
 ) -> None:
     (tmp_path / "other").mkdir()
-    taking = suspension.Turns(tmp_path / "other")
-    taking.stop([joined.pid], [])  # the server has not yet heard that it has the slot
+    taking = suspension.Suspension(tmp_path / "other")
+    taking.suspend([joined.pid], [])  # the server has not yet heard that it has the slot
     wait_for(lambda: state(joined.pid) == "T", 5, "stop")
-    taking.stop([], [joined.pid])
+    taking.suspend([], [joined.pid])
     wait_for(lambda: state(joined.pid) != "T", 5, "resumption")
-    assert taking.stopped
+    assert taking.is_suspending
 
 
 def test_a_new_server_resumes_what_a_killed_one_had_stopped(
     joined: subprocess.Popen[bytes], tmp_path: Path
 ) -> None:
-    suspension.stop([joined.pid])
+    suspension.suspend([joined.pid])
     wait_for(lambda: state(joined.pid) == "T", 5, "stop")
-    suspension.Turns(tmp_path)
+    suspension.Suspension(tmp_path)
     wait_for(lambda: state(joined.pid) != "T", 5, "resumption")
 
 

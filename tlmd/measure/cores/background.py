@@ -1,7 +1,7 @@
 """A daemon in the background works only part of the time while other programs use its cores.
 
 A lower priority alone does not protect them: threads that wait for each other at a barrier lose
-milliseconds to any other program on one of their cores (`turns`).
+milliseconds to any other program on one of their cores (`suspension`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _STAT = Path("/proc/stat")
 _INTERVAL_S = 0.2  # the kernel counts in steps of 10 ms
 _BUSY_CORES = 0.2  # other programs that use less are not noticed
 _REMEMBERED_S = 2.0  # a program that is idle for less is still there
-_TURN_S = 0.5
+_WORK_S = 0.5
 
 
 class OtherPrograms:
@@ -64,13 +64,13 @@ class BackgroundWork:
         self._share = share
         self._seen_at = float("-inf")
         self._now = time.monotonic()
-        self._balance_s = _TURN_S
+        self._balance_s = _WORK_S
         self._waits = False
 
     def must_wait(self, now: float | None = None) -> bool:
         """Whether to stand still now; call it several times a second.
 
-        While others use the cores, work of `_TURN_S` seconds is followed by so long a pause that it
+        While others use the cores, work of `_WORK_S` seconds is followed by so long a pause that it
         has its share of the time. Work that cannot be interrupted makes the next pause longer.
         """
         if not self.is_limited:
@@ -80,12 +80,12 @@ class BackgroundWork:
         if self.others.cores_in_use(now) > _BUSY_CORES:
             self._seen_at = now
         if now - self._seen_at > _REMEMBERED_S:
-            self._balance_s, self._waits = _TURN_S, False
+            self._balance_s, self._waits = _WORK_S, False
             return False
-        earned = self._share * passed
-        self._balance_s = min(self._balance_s + earned - (not self._waits) * passed, _TURN_S)
+        spent = 0.0 if self._waits else passed
+        self._balance_s = min(self._balance_s + self._share * passed - spent, _WORK_S)
         if self._balance_s <= 0:
             self._waits = True
-        elif self._balance_s >= _TURN_S * (1 - self._share):
+        elif self._balance_s >= _WORK_S * (1 - self._share):
             self._waits = False
         return self._waits

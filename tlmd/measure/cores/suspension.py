@@ -1,55 +1,58 @@
-"""Where building shares the cores with the timing, the two take turns: all others are stopped.
+"""Suspension of processes while a program is timed on the cores that they share with it.
 
 A lower priority would not do. TVM's threads wait for each other by giving their core away
 (`sched_yield`), and then even a program of the lowest priority keeps it for milliseconds.
 
 Processes that compute for the daemon on the same machine join the folder of the slot with `join`.
-The measuring server stops them, and its children that build, while a child is timed.
+The measuring server suspends them, and its children that build, while a child is timed. psutil
+suspends and resumes; the children of a process are read from /proc, which is a hundred times as
+fast as asking psutil, which looks at all processes of the machine.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+import psutil
+
 _FOLDER = "take_turns"
 
 
-class Turns:
-    """Stops and resumes the others for a measuring server."""
+class Suspension:
+    """Suspends and resumes the others for a measuring server."""
 
     def __init__(self, cache_dir: Path) -> None:
         self._cache_dir = cache_dir
-        self._stopped_at: float | None = None
-        self.resume([])  # an earlier server may have been killed in the middle of a turn
+        self._since: float | None = None
+        self.resume([])  # an earlier server may have been killed while it timed
 
     @property
-    def stopped(self) -> bool:
+    def is_suspending(self) -> bool:
         """The others stand still."""
-        return self._stopped_at is not None
+        return self._since is not None
 
-    def stop(self, others: Sequence[int], timed: Sequence[int]) -> None:
-        """Stop the processes `others` and those that joined; let those go on that are `timed`.
+    def suspend(self, others: Sequence[int], timed: Sequence[int]) -> None:
+        """Suspend the processes `others` and those that joined; let those go on that are `timed`.
 
-        One of them may have got the slot just before it was stopped as one of the others.
+        One of them may have got the slot just before it was suspended as one of the others.
         """
-        stop([*others, *joined(self._cache_dir)])
+        suspend([*others, *joined(self._cache_dir)])
         resume(timed)
-        self._stopped_at = self._stopped_at or time.monotonic()
+        self._since = self._since or time.monotonic()
 
     def resume(self, others: Sequence[int]) -> float:
-        """Let them go on; returns for how many seconds they were stopped."""
+        """Let them go on; returns the seconds for which they stood still."""
         resume([*others, *joined(self._cache_dir)])
-        stopped_at, self._stopped_at = self._stopped_at, None
-        return time.monotonic() - stopped_at if stopped_at else 0.0
+        since, self._since = self._since, None
+        return time.monotonic() - since if since else 0.0
 
 
 def join(cache_dir: Path) -> None:
-    """Have this process stopped while a slot of this folder times on shared cores."""
+    """Have this process suspended while a slot of this folder times on shared cores."""
     folder = cache_dir / _FOLDER
     folder.mkdir(parents=True, exist_ok=True)
     (folder / str(os.getpid())).write_text(_started(os.getpid()))
@@ -79,24 +82,25 @@ def siblings() -> list[int]:
     return [int(pid) for pid in pids if int(pid) != os.getpid()]
 
 
-def stop(pids: Iterable[int]) -> None:
-    """Stop processes until `resume`."""
-    _signal(pids, signal.SIGSTOP)
+def suspend(pids: Iterable[int]) -> None:
+    """Suspend processes until `resume`."""
+    for pid in pids:
+        with contextlib.suppress(psutil.Error):  # it has ended
+            psutil.Process(pid).suspend()
 
 
 def resume(pids: Iterable[int]) -> None:
-    """Let stopped processes go on."""
-    _signal(pids, signal.SIGCONT)
-
-
-def _signal(pids: Iterable[int], number: signal.Signals) -> None:
+    """Let suspended processes go on."""
     for pid in pids:
-        with contextlib.suppress(OSError):  # it has ended
-            os.kill(pid, number)
+        with contextlib.suppress(psutil.Error):
+            psutil.Process(pid).resume()
 
 
 def _started(pid: int) -> str:
-    """When a process was started, in clock ticks: another process may get the same pid later."""
+    """When a process was started, in clock ticks: another process may get the same pid later.
+
+    psutil gives a time of day, which changes with the machine's clock.
+    """
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
     except (OSError, IndexError):

@@ -148,7 +148,7 @@ def _slot(server: ServerContext) -> Iterator[None]:
     setup, shares_cores = server.setup, server.config.build_on_run_cores
     with exclusively(server.lock_path):
         if setup.shared:  # the server lets them go on
-            suspension.stop([*suspension.siblings(), *suspension.joined(Path(setup.cache_dir))])
+            suspension.suspend([*suspension.siblings(), *suspension.joined(Path(setup.cache_dir))])
         elif shares_cores:
             sandbox.confine_siblings(setup.build)
         os.sched_setaffinity(0, setup.run)

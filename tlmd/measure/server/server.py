@@ -64,7 +64,7 @@ class MeasureServer:
         self._inputs: OrderedDict[str, tuple[int, list[Any]]] = OrderedDict()
         self._baselines = 0
         self._shared = setup.shared
-        self._turns = suspension.Turns(Path(setup.cache_dir))
+        self._suspension = suspension.Suspension(Path(setup.cache_dir))
         others = OtherPrograms({*setup.run, *setup.build})
         self._background = BackgroundWork(others, self._config.background_share)
         self._told_at = 0.0
@@ -98,7 +98,7 @@ class MeasureServer:
                 while (message := reader.next()) is not None:
                     self._handle(message)
                 self._kill_expired()
-                self._take_turns()
+                self._suspend_others()
         finally:
             for child in list(self._children.values()):
                 child.kill()
@@ -107,18 +107,18 @@ class MeasureServer:
 
     def end(self) -> None:
         """Let those go on that are stopped."""
-        self._turns.resume([])
+        self._suspension.resume([])
 
-    def _take_turns(self) -> None:
+    def _suspend_others(self) -> None:
         """Stop all that is not timed while something is, or while other programs come first."""
         timed = [c.pid for c in self._children.values() if c.is_timed]
         others = [c for c in self._children.values() if not c.is_timed]
         pids = [c.pid for c in others]
         must_wait = self._background.must_wait()
         if (timed and self._shared) or must_wait:
-            self._turns.stop(pids, timed)
-        elif self._shared or self._turns.stopped:
-            stopped_s = self._turns.resume(pids)
+            self._suspension.suspend(pids, timed)
+        elif self._shared or self._suspension.is_suspending:
+            stopped_s = self._suspension.resume(pids)
             for child in others:
                 if child.deadline is not None:
                     child.deadline += stopped_s
@@ -134,7 +134,9 @@ class MeasureServer:
 
     def _going(self) -> list[ForkedChild]:
         """The children whose time is limited now: those that stand still lose none."""
-        return [c for c in self._children.values() if c.is_timed or not self._turns.stopped]
+        return [
+            c for c in self._children.values() if c.is_timed or not self._suspension.is_suspending
+        ]
 
     def _readable(self) -> list[int]:
         poll = select.poll()
