@@ -44,7 +44,7 @@ class Settings:
     config: Config
     state_dir: Path
     address: str = ""
-    """Of a running cluster ('auto'); empty: start a private instance."""
+    """Address of a running cluster ('auto'); empty: start a private instance."""
     slot_class: str = REAL_SLOT
     """The measuring actor; benchmarks simulate it."""
     slot_count: int = 0
@@ -56,7 +56,7 @@ class Settings:
     system: tuple[psutil.Process, ...] = ()
     """The processes of a private instance without which it does not work."""
     head: ClusterHead | None = None
-    """Of the cluster that was joined."""
+    """Address of the cluster that was joined."""
     stopping: bool = False
     """The daemon is to end: it does not wait for a cluster."""
     cores: frozenset[int] = frozenset()

@@ -11,17 +11,17 @@ _RESAMPLES = 1000
 
 
 def interval(values: Sequence[float]) -> list[float]:
-    """Of the mean over tasks."""
+    """Interval of the mean over tasks."""
     return interval_over_seeds(np.array([values]))
 
 
 def interval_of_ratio(above: Any, below: Any) -> list[float]:
-    """Of the mean of ``above [tasks]`` over that of ``below [tasks]``, for the same tasks."""
+    """Interval of the ratio of the means of ``above [tasks]`` and ``below [tasks]``."""
     return interval_over_seeds(above[None], below[None])
 
 
 def interval_over_seeds(values: Any, below: Any = None) -> list[float]:
-    """Of the mean of ``values [seeds, tasks]``, or of its ratio to that of ``below``.
+    """Interval of the mean of ``values [seeds, tasks]``, or of its ratio to that of ``below``.
 
     Seeds and tasks are drawn again, the same tasks for both.
     """
@@ -34,7 +34,7 @@ def interval_over_seeds(values: Any, below: Any = None) -> list[float]:
 
 
 def geometric_mean_and_interval(ratios: Any) -> tuple[float, float, float]:
-    """Of positive ratios ``[tasks]`` or ``[seeds, tasks]``: the mean, the ends of its interval."""
+    """Geometric mean of positive ratios ``[tasks]`` or ``[seeds, tasks]``, and its interval."""
     logarithms = np.atleast_2d(np.log(ratios))
     low, high = np.exp(interval_over_seeds(logarithms))
     return float(np.exp(logarithms.mean())), round(float(low), 3), round(float(high), 3)

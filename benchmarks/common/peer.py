@@ -38,7 +38,7 @@ class Search:
     """Trace of the fastest program after the post-optimization, without postprocessors; empty where
     that found no faster one."""
     optimized_seconds: float = 0.0
-    """Of the search and the post-optimization."""
+    """Seconds of the search and the post-optimization."""
 
 
 def tune(

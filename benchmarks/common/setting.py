@@ -69,7 +69,7 @@ class RandomProgram:
     trace: str
     schedule: Any
     module_hash: str
-    """Of the final module."""
+    """Hash of the final module."""
 
 
 def random_candidates(space: TaskSpace, attempts: int, seed: int) -> Iterator[Candidate]:

@@ -146,7 +146,7 @@ def outcomes(state_dir: Path) -> dict[str, dict[str, int]]:
 
 
 def growth(rows: list[report.Row], key: str) -> float:
-    """By which share the median of the last quarter is above that of the second one."""
+    """The share by which the median of the last quarter is above that of the second one."""
     quarter = max(1, len(rows) // 4)
     early = statistics.median(row[key] for row in rows[quarter : 2 * quarter])
     late = statistics.median(row[key] for row in rows[-quarter:])

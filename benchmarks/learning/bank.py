@@ -85,7 +85,7 @@ def _judge(options: Any) -> report.Row:
 
 
 def _rows(entries: Sequence[Any], checkpoint: Any, judge: Any, options: Any) -> dict[str, Any]:
-    """By their names, the figures as arrays ``[seeds, tasks]``; what no seed changes has one."""
+    """The figures by name, as arrays ``[seeds, tasks]``; a figure that no seed changes has one."""
     lists: dict[str, list[list[float]]] = defaultdict(list)
     for entry in entries:
         row = {name: [value] for name, value in bank_judge.rankings(entry, checkpoint).items()}

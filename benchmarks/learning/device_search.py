@@ -97,7 +97,7 @@ def _measure(options: Any) -> report.Row:
 
 
 def _arms(options: Any) -> dict[str, SearchStart]:
-    """By name."""
+    """The language models by name."""
     shipped = setting.load(options.checkpoint, options.untrained)
     others = {path.name: setting.load(path, untrained=False) for path in options.others}
     if not options.whole:

@@ -83,9 +83,9 @@ class LearningResults:
     """Shares of the best known speed by policy, one entry per subgraph and seed."""
 
     first: dict[str, list[dict[int, float]]] = field(default_factory=lambda: defaultdict(list))
-    """Of the best of the first 1, 4, 10 and 16 measured."""
+    """Seconds of the best of the first 1, 4, 10 and 16 measured."""
     compared: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
-    """Of the finalists, in the comparison."""
+    """Seconds of the finalists, in the comparison."""
 
     def rows(self) -> list[report.Row]:
         """Geometric means of `first`."""

@@ -37,7 +37,7 @@ class Report:
     twice: int = 0
     exports: int = 0
     version: int = 0
-    """Of the newest checkpoint that was in force."""
+    """Version of the newest checkpoint that was in force."""
 
     def summary(self) -> str:
         """The figures of a run in one line."""

@@ -251,7 +251,7 @@ _KINDS = (
 )
 USUAL = tuple(kind.usual for kind in _KINDS)
 SELDOM = tuple(kind.seldom for kind in _KINDS)
-"""More of the kinds of which the cost model orders the programs least well."""
+"""Kinds that the cost model ranks worst get larger shares."""
 JOINED = tuple(kind.joined for kind in _KINDS)
 """Attention and expansions: tasks that are several operators."""
 

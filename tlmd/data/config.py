@@ -164,7 +164,7 @@ class RegistryConfig(Section):
     """Seconds for the evaluation of a new version; then the registry is replaced."""
 
     tolerated_order: float = Field(0.05, ge=0)
-    """By which share fewer pairs of held-out candidates may be in the right order."""
+    """The share by which fewer pairs of held-out candidates may be in the right order."""
 
 
 class DaemonConfig(Section):

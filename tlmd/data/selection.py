@@ -95,7 +95,7 @@ def retimed(record: Record, outcome: Outcome, created: float, batch: int) -> Rec
 
 
 def _order(record: Record) -> tuple[float, float]:
-    """By its time; of equal ones, which a limit made equal, by the fastest sample."""
+    """The sort key of a record: its time; where a limit made two equal, the fastest sample."""
     return record.outcome.seconds, min(record.outcome.samples, default=math.inf)
 
 

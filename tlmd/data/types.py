@@ -125,7 +125,7 @@ class Task:
     """The name of an alternative (`tlmd.alternatives`); empty: this is the direct task."""
     group: str = ""
     direct: str = ""
-    """Of an alternative: id and module of the direct task, whose outputs are the right ones."""
+    """The direct task of an alternative, id and module; its outputs are the right ones."""
     attention: str = ""  # of a direct task: the `Attention` that it was made from, as JSON
 
     @property

@@ -143,7 +143,7 @@ def deliver(
 def _shares(
     result: reports.Result, target: TargetInfo, cores: tuple[int, ...]
 ) -> dict[str, tuple[float, str]]:
-    """By the ids of the chosen tasks, the share of the roofline, and which limit that is."""
+    """The share of the roofline by the ids of the chosen tasks, and which limit that is."""
     if target.device != "cpu":
         return {}
     roofline = measure_roofline(target, cores)

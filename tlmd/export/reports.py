@@ -59,11 +59,11 @@ class Result:
     states: list[TaskState]
 
     shares: dict[str, tuple[float, str]] = field(default_factory=dict)
-    """By the id of the chosen task, the share of the nearer roofline limit that its program
+    """The share, by the id of the chosen task, of the nearer roofline limit that its program
     reaches, and the name of this limit. Empty: not measured."""
 
     preferred: dict[str, str] = field(default_factory=dict)
-    """By the id of a direct task, the id of the alternative that is exported instead of the fastest
+    """The id, by that of a direct task, of the alternative that is exported instead of the fastest
     one."""
 
     def rows(self) -> list[TaskResult]:

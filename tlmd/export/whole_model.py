@@ -36,7 +36,7 @@ import time
 
 import numpy as np
 
-os.environ.setdefault("TVM_NUM_THREADS", "{threads}")  # the model was tuned for so many
+os.environ.setdefault("TVM_NUM_THREADS", "{threads}")  # the threads that the model was tuned for
 os.environ.setdefault("TVM_BIND_THREADS", "0")
 
 import tvm

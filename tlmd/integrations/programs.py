@@ -118,7 +118,7 @@ class ProgramSource:
 
 
 def _fastest(tasks: list[Task], best: dict[str, Record]) -> dict[str, Task]:
-    """By the id of the direct task, the alternative with the fastest record."""
+    """The alternative with the fastest record, by the id of the direct task."""
     known = sorted(
         (task for task in tasks if task.id in best),
         key=lambda task: best[task.id].outcome.seconds,

@@ -29,7 +29,7 @@ class FeatureTables:
     def tables(
         self, tasks: Iterable[Task], records: Mapping[str, Sequence[Record]]
     ) -> list[Measured]:
-        """Those of the tasks that have enough records; `records` by the tasks' ids."""
+        """The tables of the tasks that have enough records; `records` by the tasks' ids."""
         return [self.table(t, records[t.id]) for t in tasks if len(records[t.id]) >= _FEWEST]
 
     def table(self, task: Task, records: Sequence[Record]) -> Measured:

@@ -25,11 +25,11 @@ from tlmd.tlm.training import Trainer, TrainingPlan
 MAX_HELD_OUT = 64  # tasks for the gate
 _BESIDE = 12  # sentences that a held-out one is compared with
 HELD_OUT = 0.05  # share of candidates that nothing is ever trained on
-_AVERAGED = 10  # the reported loss is the mean of so many last steps
+_AVERAGED = 10  # last steps, whose mean is the reported loss
 _TASKS_PER_STEP = 2
 _WORST = 0.3  # `TrainingPlan.worst`, as TLM-base was trained
 _TASKS_OF_A_ROUND = 16  # with more tasks a round takes more steps,
-_MOST_ROUNDS = 8  # at most so many times as many
+_MOST_ROUNDS = 8  # the factor by which rounds may grow, at most
 Stop = Callable[[], bool]
 
 
@@ -45,7 +45,7 @@ class Report:
     steps: int
     """Optimiser steps that were taken."""
     loss: float
-    """Of the last steps, as in `TrainingPlan`; 0 without a step."""
+    """Loss of the last steps, as in `TrainingPlan`; 0 without a step."""
     seconds: float
     held_out: tuple[HeldOut, ...] = ()
     """For the gate: at most `MAX_HELD_OUT` tasks, the newest first."""
@@ -83,7 +83,7 @@ class FineTuner:
         self._records: dict[tuple[str, str], dict[str, Record]] = defaultdict(dict)
         self._readers: dict[str, RecordReader] = {}
         self._datasets: dict[tuple[str, str], TaskDataset] = {}
-        """Of the tasks of which nothing new is known since."""
+        """Data sets of tasks without new records since the last round."""
         self._age: OrderedDict[tuple[str, str, str], None] = OrderedDict()
         """Task, machine and candidate of every record, the oldest first."""
 

@@ -27,7 +27,7 @@ class HeldOut:
 
     task: TaskDemonstrations
     count: int
-    """The first so many sentences were never trained on."""
+    """Number of leading sentences that are held out."""
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ from tlmd.tlm.checkpoint import Checkpoint
 from tlmd.tlm.cost_model import CostModel, Measured
 from tlmd.tlm.demonstration_file import read_demonstrations
 
-_REPLAYED = 250  # at most so many tasks of a file: kinds of which there are few stay known
+_REPLAYED = 250  # tasks of a file, at most: rare kinds stay known
 _ADDED = 120  # trees
 
 

@@ -122,7 +122,7 @@ def _alternative(task: Task, implementation: Implementation) -> Task:
 
 
 def direct_tasks(lowered: IRModule, chosen: Mapping[str, Task]) -> dict[str, str]:
-    """By the names of tunable functions after `substitute`, the ids of their direct tasks."""
+    """Ids of direct tasks, by the names of tunable functions after `substitute`."""
     found = {}
     for var, function in lowered.functions.items():
         if lowering.is_tunable(function):

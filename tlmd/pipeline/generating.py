@@ -25,7 +25,7 @@ from tlmd.pipeline.state import PipelineState
 from tlmd.pipeline.task_scheduler import TaskScheduler
 from tlmd.pipeline.tuning_jobs import TuningJob
 
-_LEAD = 2.0  # a batch is planned when the slots have work for less than so many writing times
+_LEAD = 2.0  # a batch is planned when the slots have work for less than this many writing times
 _MIN_WRITE_S = 0.2
 _MAX_LOSSES = 3  # generators that die in a row while they write for a task; then it is exhausted
 _FEWER, _MORE = 0.7, 1.1  # factors by which the number of written candidates adapts

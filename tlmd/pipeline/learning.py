@@ -117,7 +117,7 @@ class Learning:
         self._state.send(trainer, order)
 
     def _new_tasks(self, keys: set[tuple[str, str]]) -> tuple[Task, ...]:
-        """Those of the tasks that the trainer does not have."""
+        """The tasks that the trainer does not have."""
         wanted = keys - self._known_tasks
         self._known_tasks |= wanted
         if not self._state.tasks.keys() >= wanted:

@@ -72,9 +72,9 @@ class WriteOrder:
     batch: int
     task: Task
     count: int
-    """At most so many are returned."""
+    """Candidates that are returned, at most."""
     oversample: float = 8.0
-    """So many are written for each one that is returned."""
+    """Candidates that are written for each one that is returned."""
     records: tuple[Record, ...] = ()
     """The fastest records so far."""
     avoid: tuple[tuple[str, str], ...] = ()
@@ -135,7 +135,7 @@ class TrainOrder:
     """To the trainer: learn from the records up to a batch and make a checkpoint."""
 
     version: int
-    """Of the new checkpoint."""
+    """Version of the new checkpoint."""
     upto: int
     """The newest batch to learn from."""
     tasks: tuple[Task, ...]

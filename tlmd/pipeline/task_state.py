@@ -37,7 +37,7 @@ class TaskState:
     earlier: tuple[Candidate, ...] = ()
     """The fastest candidates of older revisions of the task (`RecordStore.earlier_records`)."""
     pending: dict[str, Proposal] = field(default_factory=dict)
-    """By candidate id: written, and without a record yet."""
+    """Proposals without a record yet, by candidate id."""
 
     def __post_init__(self) -> None:
         self.trials = 0
@@ -165,7 +165,7 @@ class TaskState:
         return candidate.id in self._ids
 
     def new_proposals(self, proposals: Iterable[Proposal]) -> list[Proposal]:
-        """Those whose program was not measured here and is not pending."""
+        """The proposals whose program was not measured here and is not pending."""
         found: dict[str, Proposal] = {}
         for p in proposals:
             if p.candidate.id not in self._ids and p.module_hash not in self._hashes:

@@ -35,7 +35,7 @@ class Progress:
     """Weighted sum of the unscheduled programs' times."""
     elapsed_s: float
     recent_gain: float | None = None
-    """By which share the newest quarter of the batches of each task lowered the weighted sum. None:
+    """The share by which the newest quarter of each task's batches lowered the weighted sum. None:
     most of the sum is of tasks with too few batches."""
 
 
@@ -72,7 +72,7 @@ class TuningJob:
     targets: set[TargetInfo] = field(default_factory=set)
     """The hardware of its tasks."""
     convergence: Convergence | None = None
-    """Of a corpus job whose tasks are all known."""
+    """Convergence of a corpus job whose tasks are all known."""
     _seen: float | None = None  # the time of the last `update` since something was measured
     _by_computation: dict[str, TaskGroup] = field(default_factory=dict)
 

@@ -37,12 +37,12 @@ class RestartPolicy:
     """Before the first restart; each further death within the window doubles it."""
     longest_pause_s: float = 60.0
     deaths: int = 5
-    """After so many ..."""
+    """Deaths within the window after which the daemon is given up. `Unavailable` is waited for."""
     window_s: float = 600.0
-    """... within so long, it is given up. But what is `Unavailable` is waited for."""
+    """Length of the window in which deaths are counted."""
 
     def pause(self, deaths: int) -> float:
-        """How long to wait after so many deaths within the window."""
+        """Seconds to wait after this number of deaths within the window."""
         return float(min(self.pause_s * 2 ** (deaths - 1), self.longest_pause_s))
 
 

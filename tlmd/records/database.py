@@ -23,9 +23,10 @@ _SIZES = ("page_count", "page_size")
 _CACHE_KIB = 64 << 10
 _FULL_BYTES = 256 << 10  # a disk with less is full
 CHECKED_PAGES = 16 << 10
-"""A file of up to so many pages (of 4 KiB) is checked whole when it is opened."""
+"""Pages (of 4 KiB) of the largest file that is checked whole when it is opened."""
 BACKGROUND_PAGES = 256 << 10
-"""One of up to so many afterwards, beside the work; a larger one only if its writer was killed."""
+"""Pages of the largest file that is checked later, beside the work. A larger one is checked only if
+its writer was killed."""
 _LOG_PAGES = 8000  # in the write-ahead log before they are moved to the file
 
 

@@ -83,7 +83,7 @@ def _pipelines(instructions: list[Any]) -> list[tuple[str, list[int]]]:
 def _factors(
     instructions: list[Any], open_decisions: tuple[OpenDecision, ...]
 ) -> dict[str, Factors]:
-    """Of which factors of tiles the extent of each loop is the product."""
+    """The factors of tiles whose product is the extent of each loop."""
     at = {one.inst: i for i, one in enumerate(open_decisions) if one.kind in _TILES}
     found: dict[str, Factors] = {}  # a sampled number or a loop -> the factors it is made of
     for position, (kind, inputs, _, outputs) in enumerate(instructions):

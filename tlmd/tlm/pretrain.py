@@ -26,8 +26,8 @@ from tlmd.tlm.network import Gpt2
 from tlmd.tlm.ranking import rank
 from tlmd.tlm.training import Trainer, TrainingPlan, until
 
-_VALIDATION = 20  # every so manieth task is kept out of training,
-_MOST_KEPT_OUT = 60  # but not more: to rank more of them takes minutes each time
+_VALIDATION = 20  # one task in 20 is held out,
+_MOST_KEPT_OUT = 60  # 60 at most: ranking more takes minutes each time
 _SAVE_S = 180.0
 
 

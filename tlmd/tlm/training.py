@@ -54,7 +54,7 @@ class TrainingPlan:
     """Sentences of at least this share of the best speed are learnt by likelihood."""
 
     bad: float = 0.25
-    """Those of a smaller share are learnt by likelihood as sentences of the worst quality."""
+    """Candidates of a smaller share are learnt by likelihood as sentences of the worst quality."""
 
     likelihood: float = 0.02
     """Weight of the likelihood of a sentence, relative to the differences. Without it, the model

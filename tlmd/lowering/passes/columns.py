@@ -1,4 +1,4 @@
-"""Finds the matrix of which an operand of attention is some columns.
+"""Finds the matrix whose columns an attention operand reads.
 
 Query, key and value are often parts of one product: thirds of its columns (GPT-2), one of three
 blocks after a transpose (timm, `torch.nn.MultiheadAttention`), every third head (BLOOM). Attention

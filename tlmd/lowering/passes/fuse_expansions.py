@@ -19,13 +19,13 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 from tlmd.lowering.passes import rewrites
 
 _LEAST_BYTES = 1 << 20
-"""Of the expansion's result. Smaller ones stay in the caches of a core."""
+"""Bytes of the expansion's result. Smaller ones stay in the caches of a core."""
 
 _MOST_PRODUCTS = 64
-"""Of one element, in a window of several pixels. With more, packed weights are faster."""
+"""Operations of an element in a window of several pixels. With more, packed weights are faster."""
 
 _MOST_ROW_BYTES = 40 << 10
-"""Of the data. With longer rows a strip has few of them, and most are computed twice."""
+"""Bytes of a row of data. With longer rows a strip has few; most are computed twice."""
 
 _PRIMITIVE = "Primitive"
 
@@ -81,7 +81,7 @@ def _bindings(group: Any) -> list[Any]:
 
 
 def _shapes(group: Any) -> tuple[list[int], list[int], list[int]] | None:
-    """Of the data, the weights and the result of the sum that a group begins with, in float32."""
+    """Shapes of data, weights and result of the sum that a group begins with, in float32."""
     first = _bindings(group)[0]
     if rewrites.op_name(first.value) != "relax.call_tir" or len(first.value.args[1].fields) != 2:
         return None

@@ -243,7 +243,7 @@ def _constant(expr: Any) -> NDArray[Any] | None:
 
 
 def _scale_and_zero(call: Any) -> tuple[float, int] | None:
-    """Of a `quantize` or `dequantize` with one of each; None for any other."""
+    """Scale and zero point of a `quantize` or `dequantize` with one of each; None for others."""
     scale, zero = (_constant(argument) for argument in call.args[1:])
     if scale is None or zero is None or scale.size != 1 or zero.size != 1:
         return None

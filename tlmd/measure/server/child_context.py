@@ -31,8 +31,8 @@ from tlmd.measure.timing.timing import Samples
 _BIG_CORES = 1  # TVM's name for all cores that it may use
 _QUIET = 1.15  # times the reference kernel's time of a quiet machine
 _LOOK_S = 0.1
-_FASTER = {"float32": 1, "bfloat16": 2}
-"""By the dtype of what is multiplied: products of a lane in one instruction."""
+_PRODUCTS_PER_LANE = {"float32": 1, "bfloat16": 2}
+"""Products of a lane in one instruction, by the dtype that is multiplied."""
 _MAX_SPEED_CHANGE = 1.10  # a time is noisy if the machine's speed changed by more meanwhile
 
 
@@ -99,7 +99,7 @@ class ChildContext:
     def least_s(self, program: Program) -> float:
         """Seconds that the multiply-adds of a task take at least; 0 if that is not known."""
         monitor, setup = self.server.drift_monitor, self.server.setup
-        faster = _FASTER.get(program.multiplied)
+        faster = _PRODUCTS_PER_LANE.get(program.multiplied)
         if monitor is None or faster is None or program.task.alternative in BY_MATRIX_UNIT:
             return 0.0
         return program.task.flops / (faster * monitor.gflops * 1e9 * len(setup.run))

@@ -34,7 +34,7 @@ class Program:
     reduction: int
     has_floats: bool
     direct: Program | None = None
-    """Of an alternative: the direct program, whose outputs are the reference."""
+    """The direct program of an alternative; its outputs are the reference."""
 
     has_steps: bool = False
     """Whether floats are rounded to integers on the way, as in quantised models."""
@@ -45,7 +45,7 @@ class Program:
 
     @property
     def reference_id(self) -> str:
-        """By which the reference outputs are stored, and which the random inputs depend on."""
+        """The name under which the reference outputs are stored; the random inputs depend on it."""
         return self.task.computation
 
     @property

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 CONFIDENCE = 0.95
 NOISY = 0.05  # half-width, as a share, from which a time is called noisy
-# Prior knowledge of the delays: as if so many repeats had been delayed by this share.
+# Prior knowledge of the delays: as if this many repeats had been delayed by this share.
 _PRIOR, _DELAY = 2, 0.03
 _REFERENCE = 0.006  # error of one reading of the reference kernel, as a share
 _MOMENT = 3  # repeats before and after, for which the machine's speed is taken as constant

@@ -32,10 +32,10 @@ class Traffic:
 
     flops: float
     constant_bytes: int
-    """Of the weights."""
+    """Bytes of the weights."""
     other_bytes: int
     dtype: str
-    """Of the operands that are multiplied."""
+    """Dtype of the operands that are multiplied."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Roofline:
     """
 
     gflops: dict[str, float]
-    """By dtype: 1e9 operations per second of multiply-adds in registers (two operations each)."""
+    """1e9 operations per second by dtype: multiply-adds in registers, two operations each."""
     bandwidth: tuple[tuple[int, float], ...]
     """Per memory level, nearest first: ``(bytes that fit, 1e9 bytes per second)`` that
     ``c = a + 3 b`` reads and writes."""

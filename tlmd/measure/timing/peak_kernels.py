@@ -187,7 +187,7 @@ def _rate(built: Any, arrays: list[Any], repeat: int) -> float:
 
 
 def _operations(arrays: list[Any]) -> float:
-    """Of one call of the kernel of multiply-adds."""
+    """Operations of one call of the kernel of multiply-adds."""
     return 2.0 * _STEPS * int(arrays[1].numpy().size)
 
 

@@ -21,7 +21,7 @@ from tlmd.measure.timing.noise import Reading
 from tlmd.measure.timing.peak_kernels import multiply_adds_of_a_core
 from tlmd.space.hardware.target import vector_unit
 
-_SIZE, _TIMES = 64, 16  # 0.5 MFLOP, so many times: about 0.1 ms on a core; 48 KB of data
+_SIZE, _TIMES = 64, 16  # 0.5 MFLOP, 16 times: about 0.1 ms on a core; 48 KB of data
 _RUNS = 5
 _FIRST_READINGS = 40
 _LINE = 16  # integers in a cache line

@@ -47,7 +47,7 @@ class Samples:
 
 
 Run = Callable[[int], float]
-"""``run(number)`` -> mean seconds of so many runs in a row."""
+"""``run(number)`` -> mean seconds of `number` runs in a row."""
 
 
 @dataclass(frozen=True)

@@ -144,10 +144,10 @@ class _Recurrence:
     batch_first: bool
 
     reset_late: bool
-    """Of a GRU: the reset gate multiplies the product, not the state."""
+    """Whether the reset gate of a GRU multiplies the product, not the state."""
 
     activation: str
-    """Of an RNN."""
+    """The activation of an RNN."""
 
     def write(self, writer: NodeWriter) -> None:
         """Write the nodes."""

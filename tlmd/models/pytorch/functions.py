@@ -144,7 +144,7 @@ def _pow(base: Any, exponent: Any) -> Any:
 
 
 def _integer_power(base: Any, exponent: Any) -> Any:
-    """By squaring. An exponent above 63 overflows, unless the base is 0, 1 or -1."""
+    """A power by squaring. An exponent above 63 overflows, unless the base is 0, 1 or -1."""
     result, square = torch.ones_like(base * exponent), base
     for bit in range(6):
         result = torch.where((exponent >> bit) % 2 == 1, result * square, result)

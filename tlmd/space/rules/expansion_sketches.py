@@ -98,7 +98,7 @@ def _is_expansion(block: Any) -> bool:
 
 
 def _extents(program: StageSchedule, name: str) -> list[int]:
-    """Of the result of a block."""
+    """Shape of the result of a block."""
     axes = window_sketches.spatial_axes(program.schedule.get(program.block(name)))
     return [int(one.dom.extent) for one in axes]
 
