@@ -29,7 +29,7 @@ ORDER = (
     *("version", "data", "processes", "language", "pipeline", "alternatives", "space"),
     *("tlm", "generate", "models", "measure", "records", "learn", "lowering"),
     *("corpus", "export", "actors", "daemon", "client", "integrations", "api", "__init__"),
-    *("cli", "guide"),
+    *("errors", "cli", "guide"),
 )
 # Rooms whose only imports of tlmd are `data` and `processes`.
 ALONE = {"data", "processes", "language", "pipeline", "models"}
@@ -44,6 +44,7 @@ _MOST_FILES, _MOST_LINES, _SHORT = 20, 2_700, 30
 # Files of less than 30 lines, and the reason of each to be a file.
 SHORT_FILES = {
     "tlmd/version.py": "a release changes it, and nothing else",
+    "tlmd/errors.py": "the errors that users catch",
     "tlmd/data/state_dir.py": "where tlmd keeps its files",
     "tlmd/data/units.py": "units of documents and reports",
     "tlmd/processes/children.py": "the environment of child processes",

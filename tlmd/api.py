@@ -34,7 +34,7 @@ def tune(
     `tlmd help python` lists them. Others are dotted keys of the configuration, such as
     ``**{"measure.builders": 1}``.
 
-    Raises `tlmd.data.errors.BadInput` and `tlmd.data.errors.Failed`.
+    Raises `tlmd.errors.BadInput` and `tlmd.errors.Failed`.
     """
     request, settings = _request(model, options)
     flags = {"tune.seed": seed, **settings}
@@ -62,7 +62,7 @@ def check(
     """Check that tlmd can tune `model`, and return what is known of it. Nothing is measured.
 
     The arguments are those of `tune`. The result has the model's inputs and outputs, the number of
-    its tasks, and the error of its compiled outputs. Raises `tlmd.data.errors.BadInput` with the
+    its tasks, and the error of its compiled outputs. Raises `tlmd.errors.BadInput` with the
     cause if the model cannot be tuned.
     """
     request, settings = _request(model, options)
@@ -87,7 +87,7 @@ def load(out: StrPath) -> CompiledModel:
     It takes numpy arrays or torch tensors as the original model takes its inputs, by position or by
     name, and returns what the original returns: the same nesting of tuples, dicts and dataclasses.
 
-    Raises `tlmd.data.errors.BadInput` if the folder holds no tuned model.
+    Raises `tlmd.errors.BadInput` if the folder holds no tuned model.
 
         model = tlmd.load("out")
         logits = model(input_ids=ids, attention_mask=mask).logits
@@ -105,7 +105,7 @@ def start(
     `config` is a TOML file; `settings` are dotted keys of it. The daemon is a separate process, so
     `start` works in a script, in a notebook and in a thread.
 
-    Raises `tlmd.data.errors.BadInput` and `tlmd.data.errors.Failed`. `Failed` is also raised if
+    Raises `tlmd.errors.BadInput` and `tlmd.errors.Failed`. `Failed` is also raised if
     a daemon already runs on the state directory; use `connect` then.
 
         with tlmd.start() as daemon:
@@ -120,7 +120,7 @@ def start(
 
 
 def connect(state_dir: StrPath | None = None) -> Daemon:
-    """Return the daemon that runs on a state directory. Raises `tlmd.data.errors.NoDaemon`."""
+    """Return the daemon that runs on a state directory. Raises `tlmd.errors.NoDaemon`."""
     from tlmd.client import lifecycle
 
     return lifecycle.connect(_state_dir(state_dir))
