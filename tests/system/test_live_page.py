@@ -108,8 +108,8 @@ def keep(live: LivePage, path: Path) -> None:
     """Make a screenshot of the whole page."""
     live.page.screenshot(path=path, full_page=True)
     assert path.stat().st_size > 10_000
-    if kept := os.environ.get(_SHOT):
-        shutil.copy(path, Path(kept).with_stem(f"{Path(kept).stem}{path.stem}"))
+    if (kept := os.environ.get(_SHOT)) and path.stem == "working":
+        shutil.copy(path, kept)
 
 
 def test_the_link_works_once(live: LivePage, daemon: tlmd.Daemon) -> None:
