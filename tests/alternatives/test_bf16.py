@@ -192,7 +192,7 @@ def test_nothing_is_rounded_unless_asked_for(model: LoweredModel) -> None:
 def test_contradictions_are_refused_in_one_line(model: LoweredModel) -> None:
     with pytest.raises(BadInput, match="strict numerics allow fp32 only"):
         ModelSpec("network", strict_numerics=True, precision=BF16)
-    with pytest.raises(BadInput, match="it can be one of fp32, bf16, int8"):
+    with pytest.raises(BadInput, match="precision must be 'fp32', 'bf16' or 'int8', not 'fp8'"):
         ModelSpec("network", precision="fp8")
     source = from_module("network", Network().eval(), (torch.randn(1, 3, 7, 9),))
     older = lower_source(ModelSpec("network", precision=BF16), source, OLDER)

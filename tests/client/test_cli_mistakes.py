@@ -26,12 +26,14 @@ def test_more_cores_than_there_are(run: Run, tmp_path: Path) -> None:
     assert "ask for fewer cores" in run("tune", "gemm", "--config", cores)
 
 
+@pytest.mark.slow
 def test_models_that_are_not_there(run: Run, tmp_path: Path) -> None:
     assert "no such file: missing.onnx" in run("tune", "missing.onnx")
     assert "did you mean 'bert-tiny'" in run("tune", "bert-tyny")
     assert "cannot import no_such_module" in run("tune", "no_such_module:make")
 
 
+@pytest.mark.slow
 def test_damaged_models(run: Run, tmp_path: Path) -> None:
     onnx = tmp_path / "net.onnx"
     onnx.write_bytes(small_network.save_onnx(onnx).read_bytes()[:500])
@@ -41,11 +43,13 @@ def test_damaged_models(run: Run, tmp_path: Path) -> None:
     assert "corrupt" in run("check", pt2)
 
 
+@pytest.mark.slow
 def test_a_shape_that_does_not_fit(run: Run) -> None:
     line = run("check", endtoend.MODEL, "--input-shape", "1,4,8,8")
     assert "cannot run on inputs 1,4,8,8" in line
 
 
+@pytest.mark.slow
 def test_targets(run: Run) -> None:
     assert "unknown target 'toaster'" in run("check", "gemm", "--target", "toaster")
     cpu = '{"kind":"llvm","mcpu":"pentium9"}'
@@ -98,6 +102,7 @@ def test_a_daemon_waits_for_room_on_the_disk(tmp_path: Path) -> None:
     assert done.returncode == 75 and "no space left to write to" in line, done.stderr
 
 
+@pytest.mark.slow
 def test_a_full_disk(tmp_path: Path, checkpoint: None) -> None:
     """No file may grow beyond 40 KB, which the record store soon does."""
 

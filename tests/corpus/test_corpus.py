@@ -57,6 +57,7 @@ def test_whole_families_are_held_out() -> None:
     assert len(strict) == len(set(strict))
 
 
+@pytest.mark.slow
 def test_no_held_out_task_is_trained_on() -> None:
     held = [("gemm", (32, 64)), ("gemm", (16, 128))]
     excluded = corpus.held_out_ids(INFO, held)

@@ -57,6 +57,7 @@ def test_a_damaged_configuration(tmp_path_factory: pytest.TempPathFactory, data:
 
 @few(150)
 @given(st.sampled_from(config.known_keys()), values, values)
+@pytest.mark.slow
 def test_keys_with_any_values(key: str, value: Any, text: Any) -> None:
     one_line(lambda: config.load(flags={key: value}, environment={}))
     name = f"TLMD_{key.upper().replace('.', '__')}"

@@ -61,6 +61,7 @@ messages = st.one_of(
 
 
 @given(messages)
+@pytest.mark.slow
 def test_what_is_packed_comes_back(message: object) -> None:
     assert wire.unpack(type(message), wire.pack(message)) == message
 

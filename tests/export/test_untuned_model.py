@@ -56,6 +56,7 @@ def test_only_those_that_are_timed_are_compiled(
     assert found.library() == found.path and found.path.exists()
 
 
+@pytest.mark.slow
 def test_a_model_that_cannot_be_run_is_compared_with_the_untuned_one(tmp_path: Path) -> None:
     model = _lowered("tests.export.test_untuned_model:make_refusing")
     found = _prepared(model, 2.0, tmp_path)

@@ -101,6 +101,7 @@ def candidates(draw: st.DrawFn) -> tuple[Sketch, Candidate]:
 
 @given(candidates())
 @settings(max_examples=300, deadline=None)
+@pytest.mark.slow
 def test_sentences_round_trip_exactly(drawn: tuple[Sketch, Candidate]) -> None:
     sketch, candidate = drawn
     sketches = tuple(

@@ -107,6 +107,7 @@ def test_what_cannot_be_said_is_not_encoded() -> None:
         assert encoder.encode(bad) is None
 
 
+@pytest.mark.slow
 def test_a_taught_network_passes_and_a_forgetful_one_does_not() -> None:
     known = fast_in_one_sketch(TaskSpace(GEMM), 48, seed=1, slow=0.2)
     shown = replace(known, demonstrations=known.demonstrations[12:])

@@ -101,6 +101,7 @@ def test_stop_ends_it_at_once_and_keeps_what_was_learnt(gemm_records: list[Recor
     assert cut.cost_model.to_bytes() == tuner.train(6, lambda: True)[0].cost_model.to_bytes()
 
 
+@pytest.mark.slow
 def test_a_round_learns_for_its_least_time_however_long_reading_takes(
     gemm_records: list[Record],
 ) -> None:

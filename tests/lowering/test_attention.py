@@ -87,6 +87,7 @@ def _lowered(layer: Layer, images: int, keys: int) -> tuple[LoweredModel, Any]:
         ("spelled out", 2, 2, 1, 5),
     ],
 )
+@pytest.mark.slow
 def test_attention_is_one_task(kind: str, images: int, heads: int, shared: int, keys: int) -> None:
     model, source = _lowered(Layer(kind, heads, shared), images, keys)
     names = task_names(model)
@@ -118,6 +119,7 @@ many = st.integers(257, 290)  # so many values are copied
     st.booleans(),
     st.sampled_from([16, 32]),
 )
+@pytest.mark.slow
 def test_random_candidates_are_right_and_can_be_said(
     images: int,
     heads: int,

@@ -81,6 +81,7 @@ _blocks = st.builds(
 
 @settings(deadline=None, max_examples=12)
 @given(_blocks, st.integers(0, 1 << 20), st.sampled_from((INFO, NARROW)))
+@pytest.mark.slow
 def test_random_candidates_are_right_and_can_be_said(
     block: Block, seed: int, target: TargetInfo
 ) -> None:

@@ -97,11 +97,13 @@ def test_convolutions_are_channels_last(mixed: Mix) -> None:
 
 
 @pytest.mark.parametrize("name", ["bert-tiny", "gemm-int8"])
+@pytest.mark.slow
 def test_zoo_numbers(name: str) -> None:
     source = load_model(name)
     run(source, lowering.lower(source.module, TARGET))
 
 
+@pytest.mark.slow
 def test_arithmetic_fuses_into_matmuls() -> None:
     source = load_model("bert-tiny", ((2, 16),))
     tasks = lowering.extract(lowering.lower(source.module, TARGET), INFO)
@@ -140,6 +142,7 @@ def test_weights_and_records() -> None:
     assert compiled.missing == [tasks[1].name]
 
 
+@pytest.mark.slow
 def test_every_task_of_a_model_can_get_its_record(mixed: Mix) -> None:
     source, lowered = mixed
     database = ms.database.MemoryDatabase()

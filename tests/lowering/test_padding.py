@@ -48,6 +48,7 @@ def _lowered(network: nn.Module, rank: int) -> list[str]:
     st.integers(0, 2),
     st.sampled_from((1, 2)),
 )
+@pytest.mark.slow
 def test_zeros_of_any_width_become_padding(
     widths: list[int], rank: int, stride: int, padding: int, groups: int
 ) -> None:

@@ -49,6 +49,7 @@ class Together(nn.Module):
 
 @pytest.mark.parametrize("kind", ["apart", "thirds", "blocks", "every third head", "torch"])
 @pytest.mark.parametrize("images", [1, 2])
+@pytest.mark.slow
 def test_attention_reads_the_columns_of_one_product(kind: str, images: int) -> None:
     torch.manual_seed(0)
     model, source = lowered_module(Together(kind).eval(), (torch.randn(images, 7, 8),))
@@ -86,6 +87,7 @@ def _turned(part: torch.Tensor, angles: torch.Tensor) -> torch.Tensor:
     return part * angles.cos() + torch.cat((-high, low), -1) * angles.sin()
 
 
+@pytest.mark.slow
 def test_rotated_queries_and_keys_are_columns_of_one_product_too() -> None:
     torch.manual_seed(0)
     model, source = lowered_module(Rotated("apart").eval(), (torch.randn(2, 7, 8),))
@@ -94,6 +96,7 @@ def test_rotated_queries_and_keys_are_columns_of_one_product_too() -> None:
     assert error_of(model, source) < 1e-5
 
 
+@pytest.mark.slow
 def test_projections_with_another_use_stay_apart() -> None:
     torch.manual_seed(0)
     model, source = lowered_module(Cached("apart").eval(), (torch.randn(1, 7, 8),))

@@ -97,6 +97,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return found
 
 
+@pytest.mark.slow
 def test_integers_compute_what_the_model_says(path: Path) -> None:
     source = load_model(str(path))
     (given_array,) = source.random_inputs(0)

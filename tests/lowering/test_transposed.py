@@ -80,6 +80,7 @@ def test_the_convolution_computes_the_same(rows: Side, columns: Side, seed: int)
 
 @settings(deadline=None, max_examples=30)
 @given(sides, sides, st.integers(0, 2**32 - 1))
+@pytest.mark.slow
 def test_the_patches_add_up_to_the_same(rows: Side, columns: Side, seed: int) -> None:
     image, weights, want = layer(rows, columns, seed)
     patches = np.einsum("nihw,iokl->nhwklo", image, weights)

@@ -174,6 +174,7 @@ def test_a_slot_of_two_cores_runs_on_exactly_these(tmp_path: Path) -> None:
     assert set(reference.outputs[0].tolist()) == set(map(float, layout.run))
 
 
+@pytest.mark.slow
 def test_a_candidate_that_dies_while_it_is_timed_leaves_nobody_stopped(tmp_path: Path) -> None:
     cpu = min(os.sched_getaffinity(0))
     deaths = [name for name, (_, status, _) in TRAPS.items() if status is Status.CRASH]

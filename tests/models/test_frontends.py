@@ -279,6 +279,7 @@ def test_zoo_mistakes() -> None:
     assert "must end in .onnx or .pt2" in message("models/net.pth")
 
 
+@pytest.mark.slow
 def test_integer_inputs_are_valid_indices() -> None:
     model = load_model("bert-tiny", ((1, 16),))
     (ids,) = model.random_inputs(3)

@@ -45,6 +45,7 @@ def indices(draw: Any) -> tuple[Any, ...]:
 
 @given(indices())
 @SOME
+@pytest.mark.slow
 def test_every_index_is_written_out_from_the_start(index: tuple[Any, ...]) -> None:
     program = normalised(Calls(lambda x: x[index].clone()), torch.randn(4, 5, 6))
     for node in calls(program):
@@ -55,6 +56,7 @@ def test_every_index_is_written_out_from_the_start(index: tuple[Any, ...]) -> No
 
 @given(st.lists(st.integers(-5, 4), min_size=1, max_size=6))
 @SOME
+@pytest.mark.slow
 def test_indices_that_only_the_run_knows_are_counted_from_the_start(numbers: list[int]) -> None:
     index = torch.tensor(numbers)
     module = Calls(lambda x, i: (x[:, i], x[i % 4, i], x.index_put((i % 4, i), x[0, 0])))
@@ -72,6 +74,7 @@ BINARY = (torch.add, torch.mul, torch.div, torch.maximum, torch.eq, torch.lt, to
     st.booleans(),
 )
 @SOME
+@pytest.mark.slow
 def test_operands_get_the_dtype_that_pytorch_computes_in(
     left: Any, right: Any, function: Any, scalar: bool
 ) -> None:

@@ -62,6 +62,7 @@ class Checked(nn.Module):
 
 @given(st.lists(st.booleans(), min_size=6, max_size=6))
 @SOME
+@pytest.mark.slow
 def test_masked_scatter_takes_the_source_in_order(flags: list[bool]) -> None:
     mask = torch.tensor(flags).reshape(2, 3)
     module = Calls(lambda x, y, m: (x.masked_scatter(m, y), x[0].masked_scatter(m, y)))

@@ -47,6 +47,7 @@ def test_the_zoo_is_listed_without_loading_anything_heavy() -> None:
 
 
 @pytest.mark.parametrize("name", ["bert-tiny", "gemm-int8", "dcgan"])
+@pytest.mark.slow
 def test_the_number_of_tasks_is_what_the_zoo_says(name: str) -> None:
     from tlmd.space.hardware.target import tvm_target
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 from dataclasses import replace
 
+import pytest
+
 from tests.support.pipeline_run import Run
 from tests.support.simulated import MemoryStore, SimulatedWorkerPool, options, task
 from tlmd.data.types import Baseline, Candidate, JobState, Outcome, Record, Status
@@ -35,6 +37,7 @@ def _records(state: TaskState, count: int, batch: int, gain: float) -> list[Reco
     return found
 
 
+@pytest.mark.slow
 def test_a_campaign_of_a_thousand_tasks_can_converge() -> None:
     """A tenth always promises more than the others, which must be measured all the same."""
     job = _campaign(1000)

@@ -110,6 +110,7 @@ def test_it_gives_up_with_one_line(begin: Begin, tmp_path: Path) -> None:
     assert last.startswith("tlmd: the daemon died 4 times within 10 min, the last time by SIGKILL")
 
 
+@pytest.mark.slow
 def test_what_is_not_there_is_waited_for(begin: Begin, tmp_path: Path) -> None:
     process = begin(*[Unavailable.exit_code] * 6, 0)
     assert process.wait(30) == 0 and len(starts(tmp_path)) == 7

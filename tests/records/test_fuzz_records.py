@@ -149,6 +149,7 @@ def _packed(plain: Any) -> bytes:
 )
 @few(60)
 @given(st.data())
+@pytest.mark.slow
 def test_a_damaged_data_set(
     folder: Path, suffix: str, compression: Any, data: st.DataObject
 ) -> None:

@@ -138,6 +138,7 @@ def test_tvm_accepts_what_keeps_to_the_limits(spaces: dict[str, TaskSpace], task
 
 
 @pytest.mark.parametrize("task", TASKS, ids=lambda task: task.name)
+@pytest.mark.slow
 def test_written_programs_and_those_without_a_search_compile(
     spaces: dict[str, TaskSpace], task: Task
 ) -> None:

@@ -106,6 +106,7 @@ def test_a_rule_that_samples_over_sampled_loops_is_an_error(
         '{"kind":"llvm","mtriple":"riscv64-linux-gnu"}',
     ],
 )
+@pytest.mark.slow
 def test_sketches_have_the_same_order_on_every_cpu(make: Any, other: str) -> None:
     spaces = [
         TaskSpace(replace(make(), target=resolve(target)))

@@ -24,6 +24,7 @@ def space(request: pytest.FixtureRequest) -> TaskSpace:
     return TaskSpace(request.param)
 
 
+@pytest.mark.slow
 def test_random_candidates_are_applied_as_decided(space: TaskSpace) -> None:
     rng = Random(1)
     target = tvm_target(space.task.target)
@@ -35,6 +36,7 @@ def test_random_candidates_are_applied_as_decided(space: TaskSpace) -> None:
         assert module_hash(final) == module_hash(again)
 
 
+@pytest.mark.slow
 def test_locations_are_those_tvm_does_not_snap(space: TaskSpace) -> None:
     rng = Random(2)
     for _ in range(30):

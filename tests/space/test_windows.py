@@ -94,6 +94,7 @@ _layers = st.builds(
 
 @settings(deadline=None, max_examples=15)
 @given(_layers, st.integers(0, 1 << 20))
+@pytest.mark.slow
 def test_depthwise_convolutions_are_computed_rightly(layer: Depthwise, seed: int) -> None:
     module = layer.module()
     space = TaskSpace(as_task(task_id(module), module, "main", 1, INFO))

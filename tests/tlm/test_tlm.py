@@ -134,6 +134,7 @@ def test_training_teaches_what_the_demonstrations_show() -> None:
     assert sketches[1] > 180
 
 
+@pytest.mark.slow
 def test_training_stops_at_a_step_boundary() -> None:
     sentence = Demonstration((9, 2, 3), (1, 2), ((2, 4), (3, 5)), 1.0)
     shown = TaskDemonstrations("t", (1, 8), (sentence,))
