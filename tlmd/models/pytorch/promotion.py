@@ -4,9 +4,9 @@ After them, all tensors that meet in an operator have one dtype, functions get f
 integers are int64, and booleans only meet logical operators. A decomposition that returns
 ``NotImplemented`` leaves the operator as it is.
 
-The dtypes are PyTorch's own (`elementwise_dtypes`). Its whole decompositions (`torch._refs`) are not
-used: they give operators of `prims`, for which TVM's importer has no converter. Nor is the pass of
-`torch.onnx` that inserts casts, which is private and leaves booleans and NaN as they are.
+The dtypes are PyTorch's own (`elementwise_dtypes`). Its whole decompositions (`torch._refs`) are
+not used: they give operators of `prims`, for which TVM's importer has no converter. Nor is the pass
+of `torch.onnx` that inserts casts, which is private and leaves booleans and NaN as they are.
 """
 
 from __future__ import annotations
