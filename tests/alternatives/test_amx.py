@@ -31,12 +31,12 @@ from tests.support.alternative_programs import (
     direct_outputs,
     run,
 )
-from tlmd.alternatives.amx import amx, amx_code, amx_packed
+from tlmd.alternatives.amx import amx, amx_code, amx_packed, amx_weights
+from tlmd.alternatives.amx.declaration import AMX_BF16, AMX_INT8, AMX_PARTS
 from tlmd.alternatives.contraction import substituted
 from tlmd.alternatives.kernel import multiple
 from tlmd.alternatives.prefetch import with_prefetches
 from tlmd.alternatives.product_loops import built_loops, find
-from tlmd.alternatives.transforms import AMX_BF16, AMX_INT8, AMX_PARTS, transform
 from tlmd.alternatives.words import bfloat16
 from tlmd.alternatives.words.words import registration
 from tlmd.data.model_spec import BF16, FP32, INT8, ModelSpec
@@ -69,8 +69,7 @@ def test_the_parts_of_weights_are_nearly_the_weights(weights: Any, parts: int, w
     taps, channels, columns = weights.shape
     panels, half, words = -(-columns // width), channels // 2, multiple(channels // 2, 16)
     assert words == 32  # 24 pairs, of which 8 are in the second tile, and eight places overlap
-    name = {1: AMX_BF16, 2: AMX_PARTS}[parts]
-    got = transform(name, weights, (panels, taps * words, parts, width))
+    got = amx_weights.pairs(weights, (panels, taps * words, parts, width))
     halves = got.view(np.uint16).reshape(panels, taps, words, parts, width, 2)
     numbers = halves.view(ml_dtypes.bfloat16).astype(np.float64).sum(axis=3)
     found = numbers.transpose(1, 4, 2, 0, 3).reshape(taps, 2, words, panels * width)
@@ -86,7 +85,7 @@ def test_bytes_of_weights_lie_in_whole_rows(taps: int, columns: int) -> None:
     rng = np.random.default_rng(taps * columns)
     weights = rng.integers(-128, 128, (taps, 100, columns), dtype=np.int8)
     panels, quads = -(-columns // 32), multiple(100, 64) // 4
-    got = transform(AMX_INT8, weights, (panels, taps * quads, 1, 32)).view(np.int8)
+    got = amx_weights.quads(weights, (panels, taps * quads, 1, 32)).view(np.int8)
     found = got.reshape(panels, taps, quads, 32, 4).transpose(1, 2, 4, 0, 3)
     found = found.reshape(taps, 4 * quads, panels * 32)
     places = [*range(64), *range(92, 128)]  # what comes between is in the first row, too
@@ -134,11 +133,11 @@ def made_for_unit(info: TargetInfo, precision: str, strict: bool = False) -> lis
     source = from_module("network", Network().eval(), (torch.randn(1, 3, 13, 18),))
     lowered = lower_source(ModelSpec("network", precision=precision), source, info)
     tasks = with_alternatives(lowered.tasks, strict, precision)
-    return [task for task in tasks if task.alternative in (AMX_BF16, AMX_PARTS)]
+    return [task for task in tasks if task.alternative in (AMX_BF16.name, AMX_PARTS.name)]
 
 
 def test_only_what_can_use_the_unit_has_a_program_for_it() -> None:
-    names = {FP32: AMX_PARTS, BF16: AMX_BF16}
+    names = {FP32: AMX_PARTS.name, BF16: AMX_BF16.name}
     for precision, name in names.items():
         # Not the convolution of three channels.
         assert [task.alternative for task in made_for_unit(WITH_UNIT, precision)] == 3 * [name]
@@ -219,7 +218,7 @@ def tasks_of_bytes(tmp_path_factory: pytest.TempPathFactory) -> list[Task]:
     onnx_models.quantise(Bytes().eval(), (torch.randn(2, 3, 19, 22),), path)
     lowered = lower_source(ModelSpec(str(path), precision=INT8), load_model(str(path)), WITH_UNIT)
     tasks = with_alternatives(lowered.tasks, False, INT8)
-    return [task for task in tasks if task.alternative == AMX_INT8]
+    return [task for task in tasks if task.alternative == AMX_INT8.name]
 
 
 def test_unscheduled_programs_of_bytes_are_exact_on_any_cpu(tasks_of_bytes: list[Task]) -> None:

@@ -14,7 +14,7 @@ from tvm import tirx
 from tests.support.alternative_programs import built, direct_outputs, run
 from tlmd.alternatives.amx import amx_code
 from tlmd.alternatives.amx.amx_calls import THREADS
-from tlmd.alternatives.transforms import AMX_PARTS
+from tlmd.alternatives.amx.declaration import AMX_PARTS
 from tlmd.data.model_spec import ModelSpec
 from tlmd.data.types import Task
 from tlmd.lowering.alternatives import with_alternatives
@@ -33,7 +33,7 @@ def product(rows: int, columns: int) -> Task:
     source = from_module("network", nn.Linear(2080, columns).eval(), (torch.randn(rows, 2080),))
     lowered = lower_source(ModelSpec("network"), source, WITH_UNIT)
     tasks = with_alternatives(lowered.tasks, False)
-    (found,) = (task for task in tasks if task.alternative == AMX_PARTS)
+    (found,) = (task for task in tasks if task.alternative == AMX_PARTS.name)
     return found
 
 

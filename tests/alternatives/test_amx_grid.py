@@ -23,14 +23,14 @@ from tests.support.alternative_programs import (
     direct_outputs,
     run,
 )
-from tlmd.alternatives.amx import amx_grid, amx_lines, amx_packed
+from tlmd.alternatives.alternative import Alternative
+from tlmd.alternatives.amx import amx_grid, amx_lines, amx_weights
 from tlmd.alternatives.amx.amx_code import INT8
+from tlmd.alternatives.amx.declaration import AMX_BF16, AMX_INT8, AMX_PARTS
 from tlmd.alternatives.amx.tile_rows import tile_rows
-from tlmd.alternatives.implementation import Implementation
-from tlmd.alternatives.transforms import AMX_BF16, AMX_INT8, AMX_PARTS, transform
 from tlmd.data.model_spec import ModelSpec
 from tlmd.data.types import Task
-from tlmd.lowering.alternatives import _alternative
+from tlmd.lowering.alternatives import as_task, direct_program
 from tlmd.lowering.preparation import lower_source
 from tlmd.measure.server.verify import tolerance
 from tlmd.models.frontends import load_model
@@ -75,7 +75,7 @@ def test_runs_of_bytes_are_the_weights(rows: int, taps: int, channels: int, colu
     found = tile_rows(weights.shape, 64, 1)
     assert found is not None and found.is_run and found.elements % 64 == 0
     panels = -(-columns // 32)
-    got = transform(AMX_INT8, weights, (panels, found.elements // 4, 1, 32)).view(np.int8)
+    got = amx_weights.quads(weights, (panels, found.elements // 4, 1, 32)).view(np.int8)
     numbers = got.reshape(panels, -1, 32, 4).transpose(1, 3, 0, 2).reshape(found.elements, -1)
     runs = numbers[: rows * found.apart].reshape(rows, found.apart, -1)
     of_a_run = taps * channels
@@ -101,36 +101,30 @@ class Network(nn.Module):
         return torch.as_tensor(self.deep(x[:, :, None].expand(-1, -1, 2, -1, -1)))
 
 
-def alternatives(name: str) -> list[Task]:
+def alternatives(kind: Alternative) -> list[Task]:
     torch.manual_seed(0)
     source = from_module("network", Network().eval(), (torch.randn(2, 3, 36, 52),))
-    return _for_unit(lower_source(ModelSpec("network"), source, INFO).tasks, name)
+    return _for_unit(lower_source(ModelSpec("network"), source, INFO).tasks, kind)
 
 
-def _for_unit(tasks: list[Task], name: str) -> list[Task]:
-    found = []
-    for task in tasks:
-        module = tvm.ir.load_json(task.module)
-        direct = Implementation("direct", module, task.flops, task.flops)
-        made = amx_packed.packed(direct, task.constants, name)
-        if made is not None:
-            found.append(_alternative(task, made))
-    return found
+def _for_unit(tasks: list[Task], kind: Alternative) -> list[Task]:
+    found = [(task, kind.find(direct_program(task))) for task in tasks]
+    return [as_task(task, kind.name, made) for task, made in found if made is not None]
 
 
 def is_grid(task: Task) -> bool:
     return amx_grid.PRODUCED in tvm.ir.load_json(task.module).script(show_meta=False)
 
 
-@pytest.mark.parametrize("name", [AMX_PARTS, AMX_BF16])
-def test_unscheduled_programs_are_right_on_any_cpu(name: str) -> None:
-    tasks = alternatives(name)
+@pytest.mark.parametrize("kind", [AMX_PARTS, AMX_BF16], ids=["parts", "bf16"])
+def test_unscheduled_programs_are_right_on_any_cpu(kind: Alternative) -> None:
+    tasks = alternatives(kind)
     assert [is_grid(task) for task in tasks] == [False, *(4 * [True])]
     for task in tasks:
         given_arrays, want = direct_outputs(task, INFO)
         error = np.abs(run(tvm.ir.load_json(task.module), given_arrays, INFO) - want).max()
         rms = np.sqrt((want**2).mean())
-        assert error < (4e-5 if name == AMX_PARTS else tolerance("float32", 1, "bfloat16")) * rms
+        assert error < (4e-5 if kind is AMX_PARTS else tolerance("float32", 1, "bfloat16")) * rms
 
 
 @needs_amx

@@ -22,14 +22,10 @@ from tvm import te
 
 from tests.support.alternative_programs import direct_outputs, native_by_vectors, run
 from tlmd.alternatives.attention import softmax
-from tlmd.alternatives.packed.packed import WORDS
-from tlmd.alternatives.transforms import (
-    ATTENTION_BF16,
-    MULTIPLIED,
-    NEIGHBOURS_BF16,
-    PACKED_BF16,
-    transform,
-)
+from tlmd.alternatives.attention.declaration import ATTENTION_BF16
+from tlmd.alternatives.catalogue import make_weights, multiplied
+from tlmd.alternatives.named_intrinsics import WORDS
+from tlmd.alternatives.packed.declaration import NEIGHBOURS_BF16, PACKED_BF16
 from tlmd.alternatives.words import bfloat16
 from tlmd.alternatives.words.words import registration
 from tlmd.data.errors import BadInput
@@ -120,7 +116,7 @@ def test_weights_lie_in_pairs(taps: int, pairs: int, columns: int, vectors: int)
     channels = 2 * pairs
     numbers = np.arange(1, taps * channels * columns + 1, dtype="float32")
     weights = numbers.reshape(taps, channels, columns)
-    got = transform(PACKED_BF16, weights, (panels, taps * pairs, width))
+    got = make_weights(PACKED_BF16.name, weights, (panels, taps * pairs, width))
     assert got.dtype == np.uint32 and got.shape == (panels, taps * pairs, width)
     halves = got.view(np.uint16).reshape(panels, taps, pairs, width, 2).view(ml_dtypes.bfloat16)
     short = weights.astype(ml_dtypes.bfloat16).reshape(taps, 2, pairs, columns)
@@ -131,7 +127,7 @@ def test_weights_lie_in_pairs(taps: int, pairs: int, columns: int, vectors: int)
 
 def test_weights_of_earlier_versions_are_pairs_of_neighbours() -> None:
     weights = np.arange(1, 4 * 16 + 1, dtype="float32").reshape(1, 4, 16)
-    got = transform(NEIGHBOURS_BF16, weights, (1, 2, 16)).view(np.uint16).reshape(2, 16, 2)
+    got = make_weights(NEIGHBOURS_BF16.name, weights, (1, 2, 16)).view(np.uint16).reshape(2, 16, 2)
     want = weights.astype(ml_dtypes.bfloat16).view(np.uint16).reshape(2, 2, 16)
     assert (got.transpose(0, 2, 1) == want).all()
 
@@ -162,12 +158,15 @@ def model() -> LoweredModel:
 
 @pytest.fixture(scope="module")
 def tasks(model: LoweredModel) -> list[Task]:
-    return [task for task in merged_tasks([model]) if task.alternative in MULTIPLIED]
+    return [task for task in merged_tasks([model]) if multiplied(task.alternative)]
 
 
 @needs_bf16
 def test_candidates_are_right_and_can_be_said(tasks: list[Task]) -> None:
-    assert sorted(task.alternative for task in tasks) == [ATTENTION_BF16, *3 * [PACKED_BF16]]
+    assert sorted(task.alternative for task in tasks) == [
+        ATTENTION_BF16.name,
+        *3 * [PACKED_BF16.name],
+    ]
     # Of attention, the GEMMs, and the grouped convolution.
     assert sorted(len(TaskSpace(task).sketches) for task in tasks) == [1, 1, 2, 2]
     for task in tasks:
@@ -186,7 +185,7 @@ def test_candidates_are_right_and_can_be_said(tasks: list[Task]) -> None:
 
 @needs_bf16
 def test_nothing_is_rounded_unless_asked_for(model: LoweredModel) -> None:
-    assert not any(task.alternative in MULTIPLIED for task in with_alternatives(model.tasks))
+    assert not any(multiplied(task.alternative) for task in with_alternatives(model.tasks))
 
 
 def test_contradictions_are_refused_in_one_line(model: LoweredModel) -> None:
@@ -201,8 +200,8 @@ def test_contradictions_are_refused_in_one_line(model: LoweredModel) -> None:
 
 
 def test_another_program_registers_the_intrinsics(tmp_path: Path) -> None:
-    (tmp_path / "intrinsics.py").write_text(registration(WORDS.values()))
-    names = [words.dot for words in WORDS.values()]
+    (tmp_path / "intrinsics.py").write_text(registration(WORDS))
+    names = [words.dot for words in WORDS]
     assert len(names) == 2
     code = (
         "import sys; sys.modules['tlmd'] = None; import intrinsics; "

@@ -9,9 +9,9 @@ import torch
 from torch import nn
 
 from tests.support.alternative_programs import AVX2, check_random_candidates, runnable
+from tlmd.alternatives.packed.declaration import PACKED
 from tlmd.alternatives.packed.packed import GROUPED
 from tlmd.alternatives.scheduling import block_names
-from tlmd.alternatives.transforms import PACKED
 from tlmd.data.model_spec import ModelSpec
 from tlmd.data.types import Task
 from tlmd.lowering.alternatives import with_alternatives
@@ -48,7 +48,7 @@ def tasks(request: pytest.FixtureRequest) -> list[Task]:
     source = from_module("network", Network().eval(), inputs)
     lowered = lower_source(ModelSpec("network"), source, runnable(request.param))
     found = with_alternatives(lowered.tasks)
-    return [task for task in found if task.alternative == PACKED]
+    return [task for task in found if task.alternative == PACKED.name]
 
 
 def test_padded_data_are_made_when_a_panel_begins(tasks: list[Task]) -> None:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tlmd.alternatives.kernel import VectorUnit, padded_rows, panel_vectors
-from tlmd.alternatives.transforms import PACKED, transform
+from tlmd.alternatives.packed import packed_weights
 from tlmd.space.hardware.target import resolve, tvm_target, vector_unit
 
 
@@ -26,7 +26,7 @@ def test_packed_weights_are_the_columns_of_each_panel(
     width = lanes * vectors
     panels = -(-columns // width)
     weights = np.arange(1, depth * columns + 1, dtype="float32").reshape(1, depth, columns)
-    got = transform(PACKED, weights, (panels, depth, width))
+    got = packed_weights.numbers(weights, (panels, depth, width))
     for column in range(panels * width):
         want = weights[0, :, column] if column < columns else 0
         assert (got[column // width, :, column % width] == want).all()
@@ -40,7 +40,7 @@ def test_outputs_read_the_inputs_of_their_own_group(
     numbers = np.arange(1, taps * inputs * blocks * width + 1, dtype="float32")
     weights = numbers.reshape(taps, inputs, blocks * width)
     depth = taps * together * inputs
-    got = transform(PACKED, weights, (blocks, depth, width)).reshape(blocks, taps, -1, width)
+    got = packed_weights.numbers(weights, (blocks, depth, width)).reshape(blocks, taps, -1, width)
     for block, column in np.ndindex(blocks, width):
         own = slice(first := column // outputs * inputs, first + inputs)
         assert (got[block, :, own, column] == weights[..., block * width + column]).all()

@@ -20,8 +20,9 @@ from torch import nn
 from tvm import relax
 
 from tests.support.alternative_programs import direct_outputs, native_by_vectors, run
+from tlmd.alternatives.packed.declaration import PACKED
 from tlmd.alternatives.packed.packed import GROUPED
-from tlmd.alternatives.transforms import FILTERINGS, PACKED
+from tlmd.alternatives.winograd.filterings import FILTERINGS
 from tlmd.data.config import MeasureConfig
 from tlmd.data.model_spec import ModelSpec
 from tlmd.data.types import MeasureInput, Status, Task
@@ -110,14 +111,14 @@ def test_what_can_be_computed_otherwise_has_alternatives(
         assert all(t.direct == direct.module and t.flops <= direct.flops for t in others)
         assert all(t.constants == direct.constants and t.weight == direct.weight for t in others)
         kinds.append({t.alternative for t in others})
-    assert kinds.count({PACKED}) == 3  # the first, that with a stride, a GEMM
+    assert kinds.count({PACKED.name}) == 3  # the first, that with a stride, a GEMM
     assert len([kind for kind in kinds if kind & set(FILTERINGS)]) == 7 and len(kinds) == 10
 
 
 def test_strict_numerics_allow_no_winograd(model: LoweredModel) -> None:
     assert len(merged_tasks([model])) > len(model.tasks)
     strict = replace(model, spec=ModelSpec("network", strict_numerics=True))
-    assert {task.alternative for task in merged_tasks([strict])} == {"", PACKED}
+    assert {task.alternative for task in merged_tasks([strict])} == {"", PACKED.name}
 
 
 def test_a_packed_operand_is_described_like_a_plain_one(groups: dict[str, list[Task]]) -> None:

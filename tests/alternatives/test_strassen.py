@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from tests.support.alternative_programs import AVX2, check_random_candidates, runnable
-from tlmd.alternatives.transforms import MULTIPLICATIONS, PACKED, transform
+from tlmd.alternatives.packed.declaration import PACKED
+from tlmd.alternatives.strassen.multiplications import MULTIPLICATIONS
 from tlmd.data.model_spec import ModelSpec
 from tlmd.data.types import Task
 from tlmd.lowering.alternatives import with_alternatives
@@ -47,7 +48,7 @@ def tasks(request: pytest.FixtureRequest) -> list[Task]:
     source = from_module("network", Network().eval(), inputs)
     lowered = lower_source(ModelSpec("network"), source, runnable(request.param))
     found = with_alternatives(lowered.tasks)
-    return [task for task in found if task.alternative in (*MULTIPLICATIONS, PACKED)]
+    return [task for task in found if task.alternative in (*MULTIPLICATIONS, PACKED.name)]
 
 
 @given(st.sampled_from(sorted(MULTIPLICATIONS)), st.integers(0, 2**32 - 1))
@@ -69,7 +70,7 @@ def test_weights_are_sums_of_their_parts(name: str, depth: int, panels: int, wid
     rng = np.random.default_rng(0)
     columns = panels * by.parts * width
     weights = rng.integers(-9, 10, (by.parts * depth, columns)).astype("float32")
-    got = transform(name, weights, (by.products, panels, depth, width))
+    got = by.summed(weights, (by.products, panels, depth, width))
     for product, panel, k, column in np.ndindex(got.shape):
         want = sum(
             by.weights[product, i * by.parts + j]
@@ -81,7 +82,7 @@ def test_weights_are_sums_of_their_parts(name: str, depth: int, panels: int, wid
 
 
 def test_large_products_have_a_program_and_small_ones_none(tasks: list[Task]) -> None:
-    kinds = [(t.alternative, "conv" in t.name) for t in tasks if t.alternative != PACKED]
+    kinds = [(t.alternative, "conv" in t.name) for t in tasks if t.alternative != PACKED.name]
     assert sorted(kinds) == sorted((n, c) for n in MULTIPLICATIONS for c in (True, False))
 
 

@@ -18,7 +18,8 @@ from tvm import relax, te
 
 from benchmarks.whole_models import onnx_models
 from tests.support.alternative_programs import direct_outputs, run
-from tlmd.alternatives.transforms import PACKED_INT8, transform
+from tlmd.alternatives.packed.declaration import PACKED_INT8
+from tlmd.alternatives.packed.packed_weights import quads_of_neighbours
 from tlmd.alternatives.words import int8
 from tlmd.data.errors import BadInput
 from tlmd.data.model_spec import INT8, ModelSpec
@@ -61,7 +62,7 @@ def test_packed_bytes_are_the_channels_of_each_tap(taps: int, channels: int, col
     rng = np.random.default_rng(taps * channels * columns)
     weights = rng.integers(-128, 128, (taps, channels, columns), dtype=np.int8)
     quads, panels = -(-channels // 4), -(-columns // 16)
-    got = transform(PACKED_INT8, weights, (panels, taps * quads, 16))
+    got = quads_of_neighbours(weights, (panels, taps * quads, 16))
     found = got.view(np.int8).reshape(panels, taps, quads, 16, 4).transpose(1, 2, 4, 0, 3)
     found = found.reshape(taps, 4 * quads, -1)
     assert (found[:, :channels, :columns] == weights).all()
@@ -119,7 +120,7 @@ def test_integers_compute_what_the_model_says(path: Path) -> None:
 @needs_vnni
 def test_candidates_are_exact_and_can_be_said(path: Path) -> None:
     accepted = accept(ModelSpec(str(path), precision=INT8), INFO)
-    tasks = [task for task in accepted.tasks if task.alternative == PACKED_INT8]
+    tasks = [task for task in accepted.tasks if task.alternative == PACKED_INT8.name]
     assert len(tasks) == 4
     for task in tasks:
         given_arrays, want = direct_outputs(task, INFO)

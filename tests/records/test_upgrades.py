@@ -12,7 +12,7 @@ import pytest
 
 from tests.records.test_store import record, task
 from tests.support.fake_checkpoints import blob
-from tlmd.alternatives.transforms import transform
+from tlmd.alternatives.catalogue import make_weights
 from tlmd.data import config, wire
 from tlmd.data.errors import BadInput
 from tlmd.records.dataset import read_dataset, write_dataset
@@ -99,6 +99,6 @@ def test_a_registry_of_the_first_tlmd_is_read_and_upgraded(tmp_path: Path) -> No
 
 def test_winograd_weights_of_tasks_of_earlier_versions_have_no_panels() -> None:
     weights = np.random.default_rng(0).uniform(-1, 1, (3, 3, 5, 96)).astype(np.float32)
-    panels = transform("winograd2", weights, (4, 4, 3, 5, 32))
-    whole = transform("winograd2", weights, (4, 4, 5, 96))
+    panels = make_weights("winograd2", weights, (4, 4, 3, 5, 32))
+    whole = make_weights("winograd2", weights, (4, 4, 5, 96))
     assert np.array_equal(panels.transpose(0, 1, 3, 2, 4).reshape(whole.shape), whole)

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import tvm
 
+from tlmd.alternatives.catalogue import make_weights
 from tlmd.alternatives.prefetch import with_prefetches
-from tlmd.alternatives.transforms import transform
 from tlmd.data.types import TargetInfo, Task
 from tlmd.language.sentence import decode, encode
 from tlmd.space.hardware.target import has_amx, resolve, tvm_target
@@ -57,7 +57,7 @@ def direct_outputs(task: Task, info: TargetInfo) -> tuple[list[Any], Any]:
     for index, parameter in enumerate(tvm.ir.load_json(task.module)["main"].params):
         shape = tuple(int(extent) for extent in parameter.ty.shape)
         if given[index].shape != shape:
-            given[index] = transform(task.alternative, given[index], shape)
+            given[index] = make_weights(task.alternative, given[index], shape)
     return given, want
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from tvm import tirx
 
 from tlmd.alternatives.contraction import DTYPE
-from tlmd.alternatives.transforms import Matrix
 
 
-def row_of(matrix: Matrix, row: Any, term: Callable[[Any], Any]) -> Any:
+def row_of(matrix: NDArray[np.float64], row: Any, term: Callable[[Any], Any]) -> Any:
     """Row `row` of `matrix` times the terms. `row` becomes a constant when its loop is unrolled."""
     sums = [_sum(coefficients, term) for coefficients in matrix.tolist()]
     found = sums[-1]

@@ -196,6 +196,16 @@ def unflattened(index: Any, shape: Sequence[int]) -> list[Any]:
     return found
 
 
+def clamped(index: Any, extent: int, padded: int) -> Any:
+    """An index below `padded`, of which those too many are the last one of `extent`."""
+    return tirx.min(index, extent - 1) if padded > extent else index
+
+
+def written_lanes(columns: int, lanes: int) -> int:
+    """Elements of the vectors in which rows of the output are written: no vector is cut off."""
+    return math.gcd(columns, lanes)
+
+
 def shape_of(buffer: Any) -> list[int]:
     return [int(extent) for extent in buffer.ty.shape]
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from tlmd.alternatives.amx import amx
-from tlmd.alternatives.packed.packed import WORDS
+from tlmd.alternatives.words import bfloat16, int8
 from tlmd.alternatives.words.words import Intrinsic, register
+
+WORDS = (bfloat16.WORDS, int8.WORDS)
+"""Dot products of words. Kernels of the matrix unit are too many to be listed."""
 
 
 def named(text: str) -> list[Intrinsic]:
     """Those whose names are in the text."""
-    return [*(words for words in WORDS.values() if words.dot in text), *amx.named(text)]
+    return [*(words for words in WORDS if words.dot in text), *amx.named(text)]
 
 
 def register_named(text: str) -> None:

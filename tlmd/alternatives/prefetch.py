@@ -22,7 +22,7 @@ import tvm_ffi
 from tvm import tirx
 from tvm.ir import IRModule
 
-from tlmd.alternatives.alternative_sketches import PRODUCTS
+from tlmd.alternatives import catalogue
 from tlmd.alternatives.amx import amx_calls
 from tlmd.alternatives.contraction import flattened, substituted, unflattened
 from tlmd.alternatives.product_loops import (
@@ -101,7 +101,7 @@ def with_prefetches(module: IRModule) -> IRModule:
 
 def _product_loops(function: Any) -> _ProductLoops | None:
     """None where a program has no such products, or no panel of weights stays in the cache."""
-    found = find(function, PRODUCTS)
+    found = find(function, catalogue.products())
     if found is None:
         return None
     loops = built_loops(found.around)

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tlmd.alternatives.transforms import MULTIPLIED
 from tlmd.data.errors import Failed
 from tlmd.data.model_spec import BF16, FP32, INT8
 from tlmd.data.types import Record, TargetInfo, Task
@@ -95,7 +94,9 @@ class Result:
     @property
     def precision(self) -> str:
         """The shortest numbers that an exported program multiplies: one of `PRECISIONS`."""
-        used = {MULTIPLIED.get(task.alternative) for task in self.alternatives().values()}
+        from tlmd.alternatives.catalogue import multiplied  # loads TVM; the terminal does not
+
+        used = {multiplied(task.alternative) for task in self.alternatives().values()}
         return INT8 if "int8" in used else BF16 if "bfloat16" in used else FP32
 
     def summary(self, wall_s: float, whole: tuple[Any, Any] | None) -> dict[str, Any]:

@@ -12,32 +12,27 @@ from tvm import relax
 from tvm.ir import GenericConst, IRModule
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from tlmd.alternatives.amx import amx_code, amx_packed
-from tlmd.alternatives.attention.attention import Attention
-from tlmd.alternatives.attention.attention_short import short_attention, unit_attention
-from tlmd.alternatives.implementation import DIRECT, PER_WEIGHT, Implementation
-from tlmd.alternatives.packed.packed import packed
-from tlmd.alternatives.strassen.strassen import strassen
-from tlmd.alternatives.transforms import (
-    AMX_BF16,
-    AMX_INT8,
-    AMX_PARTS,
-    PACKED,
-    PACKED_BF16,
-    PACKED_INT8,
-    transform,
-)
-from tlmd.alternatives.winograd.winograd import winograd
+from tlmd.alternatives import catalogue
+from tlmd.alternatives.alternative import Alternative
+from tlmd.alternatives.amx.amx_code import PARTS
+from tlmd.alternatives.implementation import DIRECT, PER_WEIGHT, DirectProgram, Implementation
 from tlmd.data.errors import BadInput
 from tlmd.data.model_spec import BF16, FP32, INT8
 from tlmd.data.types import TargetInfo, Task
 from tlmd.lowering import lowering
 from tlmd.lowering.identity import task_id
 from tlmd.lowering.passes import rewrites
-from tlmd.space.hardware.target import has_amx, has_bf16, has_vnni, tvm_target, vector_unit
+from tlmd.space.hardware.target import (
+    has_bf16,
+    has_features,
+    has_vnni,
+    tvm_target,
+    vector_unit,
+)
 
 _WORTH_TRYING = 1.5  # times the least work of a group
-_SHORT = {BF16: [PACKED_BF16], INT8: [PACKED_INT8]}
+_PRECISIONS = {"bfloat16": BF16, "int8": INT8, PARTS: FP32}
+"""What an alternative multiplies -> the precision that asks for it; others are in all of them."""
 _NEEDED = {
     BF16: (has_bf16, "AVX-512 BF16 (AMD Zen 4, Intel Cooper Lake or newer ones)"),
     INT8: (has_vnni, "AVX-512 VNNI (AMD Zen 4, Intel Cascade Lake or newer ones)"),
@@ -69,45 +64,44 @@ def _group(task: Task, strict_numerics: bool, precision: str) -> list[Task]:
     if task.target.device != "cpu" or not (task.constants or task.attention):
         return [task]
     found = _implementations(task, strict_numerics, precision)
-    least = min(i.work for i in found)
-    worth = [i for i in found if i.name == DIRECT or i.work < _WORTH_TRYING * least]
-    ordered = sorted(worth, key=lambda i: i.work)
-    return [task if i.name == DIRECT else _alternative(task, i) for i in ordered]
+    most = _WORTH_TRYING * min(one.work for one in found.values())
+    worth = [name for name, one in found.items() if name == DIRECT or one.work < most]
+    ordered = sorted(worth, key=lambda name: found[name].work)
+    return [task if name == DIRECT else as_task(task, name, found[name]) for name in ordered]
 
 
-def _implementations(task: Task, strict_numerics: bool, precision: str) -> list[Implementation]:
+def _implementations(
+    task: Task, strict_numerics: bool, precision: str
+) -> dict[str, Implementation]:
+    """The direct program and the alternatives that fit, by their names."""
+    direct = direct_program(task)
+    implementations: dict[str, Implementation] = {DIRECT: direct}
+    for one in catalogue.ALTERNATIVES:
+        if not _is_wanted(one, strict_numerics, precision):
+            continue
+        if has_features(task.target, one.needs) and (made := one.find(direct)):
+            implementations[one.name] = made
+    return implementations
+
+
+def direct_program(task: Task) -> DirectProgram:
+    """The program of a direct task, from which alternatives are made."""
     module = tvm.ir.load_json(task.module)
     unit = vector_unit(tvm_target(task.target))
     weights = [module["main"].params[index].ty.shape for index in task.constants]
     elements = sum(math.prod(int(extent) for extent in shape) for shape in weights)
-    direct = Implementation(DIRECT, module, task.flops, task.flops + PER_WEIGHT * elements)
-    by_unit = _by_unit(task.target, strict_numerics, precision)
-    if task.attention:
-        attention = Attention.from_json(task.attention)
-        short = [short_attention(direct, attention)] if precision == BF16 else []
-        short += [unit_attention(direct, attention, name) for name in by_unit if name != AMX_INT8]
-        return [direct, *(one for one in short if one is not None)]
-    names = [PACKED, *_SHORT.get(precision, [])]
-    others = [packed(direct, task.constants, unit, name) for name in names]
-    others += [amx_packed.packed(direct, task.constants, name) for name in by_unit]
-    found = [direct, *(other for other in others if other is not None)]
-    if not strict_numerics:
-        found += [*winograd(direct, unit), *strassen(direct, task.constants, unit)]
-    return found
+    work = task.flops + PER_WEIGHT * elements
+    return DirectProgram(module, task.flops, work, task.constants, unit, task.attention)
 
 
-def _by_unit(target: TargetInfo, strict_numerics: bool, precision: str) -> list[str]:
-    """The names of the programs for the matrix unit of the CPU, if it has one."""
-    if precision == INT8:
-        return [AMX_INT8] if has_amx(target, amx_code.INT8) else []
-    if not has_amx(target):
-        return []
-    parts = [] if strict_numerics else [AMX_PARTS]
-    return [AMX_BF16] if precision == BF16 else parts
+def _is_wanted(alternative: Alternative, strict_numerics: bool, precision: str) -> bool:
+    is_exact_enough = alternative.exact or not strict_numerics
+    return is_exact_enough and _PRECISIONS.get(alternative.multiplies, precision) == precision
 
 
-def _alternative(task: Task, implementation: Implementation) -> Task:
-    name = f"{task.name}_{implementation.name}"
+def as_task(task: Task, alternative: str, implementation: Implementation) -> Task:
+    """The task of an alternative, by its name, of a direct task."""
+    name = f"{task.name}_{alternative}"
     # A record matches a function only if the symbol is equal, too.
     function = implementation.module["main"].with_attr("global_symbol", name)
     module = lowering.tuning_module(function)
@@ -115,7 +109,7 @@ def _alternative(task: Task, implementation: Implementation) -> Task:
         lowering.as_task(task_id(module), module, name, task.weight, task.target),
         flops=implementation.flops,
         constants=task.constants,
-        alternative=implementation.name,
+        alternative=alternative,
         group=task.id,
         direct=task.module,
     )
@@ -173,6 +167,7 @@ def _arguments(task: Task, function: Any, given: list[Any]) -> list[Any]:
     for parameter, argument in zip(function.params, given, strict=False):
         shape = tuple(int(extent) for extent in parameter.ty.shape)
         if isinstance(argument, GenericConst) and argument.value.numpy().shape != shape:
-            argument = relax.const(transform(task.alternative, argument.value.numpy(), shape))
+            weights = catalogue.make_weights(task.alternative, argument.value.numpy(), shape)
+            argument = relax.const(weights)
         made.append(argument)
     return made

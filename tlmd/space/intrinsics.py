@@ -14,7 +14,7 @@ from pathlib import Path
 
 import tvm
 
-from tlmd.alternatives.packed.packed import WORDS
+from tlmd.alternatives.named_intrinsics import WORDS
 
 _PACKAGE = "tvm.s_tir.tensor_intrin"
 _SUBMODULES = {
@@ -36,5 +36,5 @@ def register(arch: str) -> None:
     for name in _SUBMODULES.get(arch, ()):
         importlib.import_module(f"{_PACKAGE}.{name}")
     if arch == "x86_64":
-        for words in WORDS.values():
+        for words in WORDS:
             words.register()

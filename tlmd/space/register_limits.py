@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tlmd.alternatives.alternative_sketches import PRODUCTS
+from tlmd.alternatives import catalogue
 from tlmd.data.computation import Computation, DecisionKind, FactorLimit, OpenDecision
 from tlmd.data.types import TargetInfo
 from tlmd.space.hardware.target import tvm_target, vector_unit
@@ -28,7 +28,7 @@ def register_limits(
     `blocks`: the names of the task's blocks. The kernel has the innermost factor of each tile but
     those of the sum: rows, and vectors of columns.
     """
-    if set(PRODUCTS).isdisjoint(blocks):
+    if set(catalogue.products()).isdisjoint(blocks):
         return ()
     kernel = tuple(
         (index, one.arity - 1)

@@ -19,6 +19,8 @@ PRODUCTS = {1: ((0, 0),), 2: ((0, 0), (1, 0), (0, 1))}
 NAME = "tlmd_amx"
 """What the names of kernels begin with."""
 BF16, INT8 = "bf16", "int8"
+PARTS = "bf16x3"
+"""Instead of a dtype: float32 numbers as two bfloat16 parts, so three products for one."""
 _INSTRUCTIONS = {BF16: "tdpbf16ps", INT8: "tdpbusd"}
 """By the numbers: the instruction that multiplies two tiles and adds the products to a third."""
 _WORD_BYTES, _ROW_BYTES = 4, 64

@@ -24,6 +24,7 @@ from tlmd.alternatives.amx.tile_rows import TileRows
 from tlmd.alternatives.contraction import (
     Contraction,
     axis,
+    clamped,
     flattened,
     long,
     same,
@@ -31,7 +32,6 @@ from tlmd.alternatives.contraction import (
     unflattened,
 )
 from tlmd.alternatives.kernel import multiple
-from tlmd.alternatives.packed.packed import clamped
 
 PRODUCED = "amx_grid_products"
 _MOST_ROWS = 512  # of a block, where a row of the image has not more

@@ -16,7 +16,7 @@ from tlmd.alternatives.amx import amx_packed as stages
 from tlmd.alternatives.amx.amx import BYTES, Kernel
 from tlmd.alternatives.amx.amx_code import EDGE
 from tlmd.alternatives.amx.amx_sketches import align, begin, call, make, numbers_of
-from tlmd.alternatives.contraction import shape_of
+from tlmd.alternatives.contraction import shape_of, written_lanes
 from tlmd.alternatives.implementation import REDUCTION
 from tlmd.alternatives.packed import packed
 from tlmd.alternatives.scheduling import Sketch, StageSchedule
@@ -92,7 +92,7 @@ def _joined(
     else:
         _, of_block = schedule.split(of_block, [1, None])
         schedule.merge(block, of_block)
-    _, lane = schedule.split(channels, [None, packed.written_lanes(columns, program.lanes)])
+    _, lane = schedule.split(channels, [None, written_lanes(columns, program.lanes)])
     schedule.vectorize(lane)
     return schedule.fuse(*schedule.get_loops(products)[:2])
 

@@ -15,13 +15,13 @@ from tlmd.alternatives.amx.amx_numbers import Numbers
 from tlmd.alternatives.amx.tile_rows import TileRows, padded_rows
 from tlmd.alternatives.contraction import (
     Contraction,
+    clamped,
     long,
     shape_of,
     substituted,
     unflattened,
     uses,
 )
-from tlmd.alternatives.packed.packed import clamped
 
 LINES = "amx_lines"
 VECTOR = "tlmd.vector"

@@ -11,15 +11,13 @@ from typing import Any
 from tvm import tirx
 
 from tlmd.alternatives.amx.amx_code import BF16, INT8, PRODUCTS
-from tlmd.alternatives.amx.tile_rows import TileRows, tile_rows
-from tlmd.alternatives.contraction import shape_of
-from tlmd.alternatives.transforms import (
-    AMX_BF16,
-    AMX_INT8,
-    AMX_PARTS,
+from tlmd.alternatives.amx.tile_rows import (
     BYTES_OF_A_ROW,
     PAIRS_OF_A_ROW,
+    TileRows,
+    tile_rows,
 )
+from tlmd.alternatives.contraction import shape_of
 from tlmd.alternatives.words import bfloat16, int8
 
 
@@ -92,14 +90,6 @@ def pair_of_parts(numbers: Sequence[Any], part: Any | None, is_truncated: bool =
     for name, number in zip(names, numbers, strict=True):
         found = tirx.Let(name, number, found)
     return found
-
-
-KINDS = {
-    AMX_BF16: Numbers(BF16, 1, 0.35),
-    AMX_PARTS: Numbers(BF16, 2, 0.65),
-    AMX_INT8: Numbers(INT8, 1, 0.2),
-}
-"""By the name of the alternative."""
 
 
 def _overlapping(place: Any, rows: TileRows) -> Any:

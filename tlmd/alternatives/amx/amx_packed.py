@@ -24,20 +24,21 @@ from tlmd.alternatives import contraction
 from tlmd.alternatives.amx import amx, amx_grid, amx_lines
 from tlmd.alternatives.amx.amx_code import BF16, EDGE
 from tlmd.alternatives.amx.amx_grid import Grid
-from tlmd.alternatives.amx.amx_numbers import KINDS, Numbers
+from tlmd.alternatives.amx.amx_numbers import Numbers
 from tlmd.alternatives.amx.tile_rows import TileRows, padded_rows
 from tlmd.alternatives.contraction import (
     Contraction,
     axis,
+    clamped,
     flattened,
     long,
     shape_of,
     substituted,
     unflattened,
 )
-from tlmd.alternatives.implementation import Implementation
+from tlmd.alternatives.implementation import DirectProgram, Implementation
 from tlmd.alternatives.kernel import multiple
-from tlmd.alternatives.packed.packed import PLACED, clamped
+from tlmd.alternatives.packed.packed import PLACED
 from tlmd.alternatives.words.words import WORD
 
 ROUNDED, MATRIX, PRODUCED = "amx_rounded", "amx_matrix", "amx_products"
@@ -45,16 +46,13 @@ _MOST_WORK = 1.0  # over that of the direct program
 _OF_A_GRID = 0.65  # over that of a convolution whose data are copied for each tap
 
 
-def packed(direct: Implementation, constants: Sequence[int], name: str) -> Implementation | None:
+def packed(direct: DirectProgram, kind: Numbers) -> Implementation | None:
     """The program for the matrix unit; None where the weights cannot be packed for it.
 
     The weights ``[..., N]`` become ``[panels, K, parts, columns]`` words, `columns` those of a
-    kernel. `constants`: positions of the parameters that are weights. `name`: with `AMX_BF16` data
-    and weights are rounded to bfloat16, with `AMX_PARTS` to two parts. `AMX_INT8` is for products
-    of integers.
+    kernel. In bfloat16 data and weights are rounded to one part or to two parts of each number.
     """
-    kind = KINDS[name]
-    found = contraction.with_constants(direct.module["main"], constants, kind.given)
+    found = contraction.with_constants(direct.module["main"], direct.constants, kind.given)
     rows = None if found is None else _rows(found, kind)
     if found is None or rows is None:
         return None
@@ -65,7 +63,7 @@ def packed(direct: Implementation, constants: Sequence[int], name: str) -> Imple
         return None
     work *= 1 if grid is None else _OF_A_GRID
     made = contraction.replaced(direct.module, found, _stages(found, kind, rows, grid))
-    return Implementation(name, made, direct.flops, direct.work * work)
+    return Implementation(made, direct.flops, direct.work * work)
 
 
 def _rows(found: Contraction, kind: Numbers) -> TileRows | None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from tlmd.alternatives.amx.amx_code import EDGE
 from tlmd.alternatives.kernel import multiple
 
+PAIRS_OF_A_ROW, BYTES_OF_A_ROW = 16, 64  # of a tile
 _MOST_FILLED = 1.5  # numbers in the rows of a tap over numbers that are needed
 _MOST_TILES, _SMALL = 1.08, (2, 3, 5, 7)  # of rows of a matrix, over the least; their factors
 _VECTOR = 4

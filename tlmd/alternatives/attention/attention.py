@@ -20,9 +20,8 @@ from tvm import te, tirx
 from tlmd.alternatives.attention import softmax
 from tlmd.alternatives.attention.attention_operand import Operand
 from tlmd.alternatives.attention.softmax import LOG2_E, limits, maximum
-from tlmd.alternatives.contraction import DTYPE, axis, long
+from tlmd.alternatives.contraction import DTYPE, axis, clamped, long
 from tlmd.alternatives.kernel import VectorUnit, multiple
-from tlmd.alternatives.packed.packed import clamped
 from tlmd.alternatives.words import bfloat16
 
 KEYS, SCORES, BIASED, LIMITS, SHIFTED, WEIGHTS, CONTEXT, PLACED = (
@@ -108,6 +107,10 @@ class Attention:
     def padded_keys(self) -> int:
         """The keys of all panels."""
         return multiple(self.keys, self.panel)
+
+    def has_heads_of(self, least: int) -> bool:
+        """Whether so many elements divide those of a head of the keys and of the values."""
+        return not any(one.size("D") % least for one in (self.key, self.value))
 
     def __call__(self, *given: Any) -> Any:
         """The result as a tensor expression.

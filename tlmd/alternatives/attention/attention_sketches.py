@@ -14,7 +14,7 @@ _MOST_VECTORS, _MOST_UNROLLED = 4, 4
 
 
 def sketches(program: StageSchedule) -> list[Sketch]:
-    """Those of a program; those for the matrix unit are in `attention_amx_sketches`."""
+    """Those of a program; those for the matrix unit are in `amx`."""
     return [by_rows] if stages.KEYS in program.names else []
 
 

@@ -23,18 +23,18 @@ from tlmd.alternatives.contraction import (
     DTYPE,
     Contraction,
     axis,
+    clamped,
     dtype_of,
     flattened,
     long,
     shape_of,
     substituted,
     unflattened,
+    written_lanes,
 )
 from tlmd.alternatives.groups import Blocks
-from tlmd.alternatives.implementation import Implementation
+from tlmd.alternatives.implementation import DirectProgram, Implementation
 from tlmd.alternatives.kernel import VectorUnit, multiple
-from tlmd.alternatives.transforms import PACKED, PACKED_BF16, PACKED_INT8
-from tlmd.alternatives.words import bfloat16, int8
 from tlmd.alternatives.words.words import WORD, Words
 
 FILLED, PAIRS, PRODUCTS, PLACED = (
@@ -42,30 +42,24 @@ FILLED, PAIRS, PRODUCTS, PLACED = (
 )
 GROUPED = "grouped_panels"
 """The products of a grouped convolution whose data are padded."""
-WORDS = {PACKED_BF16: bfloat16.WORDS, PACKED_INT8: int8.WORDS}
-"""By the name of the alternative: short numbers that it multiplies by words."""
 _CHEAPER = 0.97  # the work of the packed program over that of the direct one; it is tried first
 _MOST_FILLED = 1.5  # numbers in words over numbers that are needed
 _NARROWEST = 4  # vectors of the output are at least a quarter as wide as those of the target
 
 
-def packed(
-    direct: Implementation, constants: Sequence[int], unit: VectorUnit, name: str = PACKED
-) -> Implementation | None:
+def packed(direct: DirectProgram, words: Words | None = None) -> Implementation | None:
     """The program with packed weights; None where they cannot be packed.
 
     The weights ``[..., N]`` become ``[panels, K, columns]`` with K the product of the other
-    dimensions (and the groups of a block) and columns a multiple of a vector of the target, `unit`.
-    Columns too many are computed, but not written.
-    `constants`: positions of the parameters that are weights. `name`: one of `WORDS`, or `PACKED`.
-    With `PACKED_BF16` data and weights are rounded to bfloat16. `PACKED_INT8` is for products of
-    integers. With both of them some numbers in `K` are one word.
+    dimensions (and the groups of a block) and columns a multiple of a vector of the target.
+    Columns too many are computed, but not written. With `words` some numbers in `K` are one word;
+    for words of bfloat16 data and weights are rounded.
     """
-    words = WORDS.get(name)
     dtype = words.given if words else DTYPE
-    found = contraction.with_constants(direct.module["main"], constants, dtype)
+    found = contraction.with_constants(direct.module["main"], direct.constants, dtype)
     if found is None:
         return None
+    unit = direct.unit
     columns, lanes = shape_of(found.output)[-1], unit.lanes
     blocks = _blocks(found, unit)
     if blocks is None or written_lanes(columns, lanes) * _NARROWEST < lanes:
@@ -74,7 +68,7 @@ def packed(
         return None
     made = contraction.replaced(direct.module, found, _stages(found, blocks, unit, words))
     work = _CHEAPER * direct.work * multiple(columns, lanes) / columns * blocks.zeros
-    return Implementation(name, made, direct.flops, work / words.count if words else work)
+    return Implementation(made, direct.flops, work / words.count if words else work)
 
 
 def _blocks(found: Contraction, unit: VectorUnit) -> Blocks | None:
@@ -183,13 +177,3 @@ def _of_words(data: Any, words: Words, blocks: Blocks) -> Any:
         return make([number(first + step, *before, first + step) for step in apart])
 
     return te.compute(long((*outer, blocks.count * width)), word, name=PAIRS)
-
-
-def written_lanes(columns: int, lanes: int) -> int:
-    """Elements of the vectors in which rows of the output are written: no vector is cut off."""
-    return math.gcd(columns, lanes)
-
-
-def clamped(index: Any, extent: int, padded: int) -> Any:
-    """An index below `padded`, of which those too many are the last one of `extent`."""
-    return tirx.min(index, extent - 1) if padded > extent else index

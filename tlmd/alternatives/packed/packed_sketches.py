@@ -20,7 +20,7 @@ from functools import partial
 from typing import Any
 
 from tlmd.alternatives import contraction
-from tlmd.alternatives.contraction import dtype_of
+from tlmd.alternatives.contraction import dtype_of, written_lanes
 from tlmd.alternatives.packed import packed as stages
 from tlmd.alternatives.scheduling import Sketch, StageSchedule, as_matrix
 from tlmd.alternatives.words import bfloat16, int8
@@ -195,7 +195,7 @@ def placed_at(program: StageSchedule, at: Any) -> tuple[Any, Any]:
     schedule.transform_block_layout(last, as_matrix(extents))
     schedule.reverse_compute_at(last, at, preserve_unit_loops=True)
     column = schedule.get_loops(last)[-1]
-    lanes = stages.written_lanes(extents[-1], program.lanes)
+    lanes = written_lanes(extents[-1], program.lanes)
     parts, written = schedule.split(column, [None, lanes])
     return parts, written
 

@@ -13,7 +13,6 @@ needs only one tile of each product.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 from tvm import te, tirx
@@ -24,16 +23,16 @@ from tlmd.alternatives.contraction import (
     DTYPE,
     Contraction,
     axis,
+    clamped,
     flattened,
     long,
     shape_of,
     substituted,
     unflattened,
 )
-from tlmd.alternatives.implementation import PER_WEIGHT, Implementation
+from tlmd.alternatives.implementation import PER_WEIGHT, DirectProgram, Implementation
 from tlmd.alternatives.kernel import VectorUnit
-from tlmd.alternatives.packed.packed import clamped
-from tlmd.alternatives.transforms import MULTIPLICATIONS, Multiplication
+from tlmd.alternatives.strassen.multiplications import Multiplication
 
 SUMS, PRODUCTS, COMBINED, PLACED = (
     f"strassen_{stage}" for stage in ("sums", "products", "combined", "placed")
@@ -42,33 +41,28 @@ _LEAST_ROWS = 5  # of a part
 _PER_ELEMENT = 14  # operations of a multiply-add loop: to make and read a sum of two elements
 
 
-def strassen(
-    direct: Implementation, constants: Sequence[int], unit: VectorUnit
-) -> list[Implementation]:
-    """Strassen's programs; none where `direct` is no GEMM, and where they are not less work.
+def strassen(by: Multiplication, direct: DirectProgram) -> Implementation | None:
+    """Strassen's program; None where `direct` is no GEMM, and where this is not less work.
 
-    Their weights are an argument ``[products, panels, K / parts, columns]`` at the same position.
-    `constants`: positions of the parameters that are weights. `unit`: vectors of the target.
+    Its weights are an argument ``[products, panels, K / parts, columns]`` at the same position.
     A convolution of 1 x 1 is a GEMM, too.
     """
-    found = contraction.with_constants(direct.module["main"], constants)
+    found = contraction.with_constants(direct.module["main"], direct.constants)
     if found is None or not _is_gemm(found):
-        return []
+        return None
     *outer, columns = shape_of(found.output)
     rows, depth = math.prod(outer), shape_of(found.weights.source)[-2]
-    listed = []
-    for name, by in MULTIPLICATIONS.items():
-        is_divided = depth % by.parts == columns % (by.parts * unit.lanes) == 0
-        if not is_divided or rows < _LEAST_ROWS * by.parts:
-            continue
-        flops = direct.flops * by.products / by.parts**3
-        per_part = by.products / by.parts**2
-        elements = per_part * rows * (depth + columns)
-        work = flops + per_part * PER_WEIGHT * depth * columns + _PER_ELEMENT * elements
-        if work < direct.work:
-            module = contraction.replaced(direct.module, found, _stages(found, by, unit))
-            listed.append(Implementation(name, module, flops, work))
-    return listed
+    is_divided = depth % by.parts == columns % (by.parts * direct.unit.lanes) == 0
+    if not is_divided or rows < _LEAST_ROWS * by.parts:
+        return None
+    flops = direct.flops * by.products / by.parts**3
+    per_part = by.products / by.parts**2
+    elements = per_part * rows * (depth + columns)
+    work = flops + per_part * PER_WEIGHT * depth * columns + _PER_ELEMENT * elements
+    if work >= direct.work:
+        return None
+    module = contraction.replaced(direct.module, found, _stages(found, by, direct.unit))
+    return Implementation(module, flops, work)
 
 
 def _is_gemm(found: Contraction) -> bool:

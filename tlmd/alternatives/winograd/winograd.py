@@ -28,9 +28,9 @@ from tlmd.alternatives.contraction import (
     shape_of,
 )
 from tlmd.alternatives.groups import Blocks
-from tlmd.alternatives.implementation import PER_WEIGHT, Implementation
+from tlmd.alternatives.implementation import PER_WEIGHT, DirectProgram, Implementation
 from tlmd.alternatives.kernel import VectorUnit
-from tlmd.alternatives.transforms import FILTERINGS, Filtering
+from tlmd.alternatives.winograd.filterings import Filtering
 from tlmd.alternatives.winograd.winograd_tiles import Planes, arranged
 
 PAD, ROWS, TILES, PRODUCTS, SUMS, OUTPUTS, PLACED = (
@@ -40,39 +40,34 @@ PAD, ROWS, TILES, PRODUCTS, SUMS, OUTPUTS, PLACED = (
 _PER_WIDTH = 3  # operations of a multiply-add loop: an element of a tile, by the tile's width
 
 
-def winograd(direct: Implementation, unit: VectorUnit) -> list[Implementation]:
-    """Winograd's programs; none where `direct` is no such convolution.
+def winograd(filtering: Filtering, direct: DirectProgram) -> Implementation | None:
+    """Winograd's program; None where `direct` is no such convolution.
 
-    Their weights are an argument ``[m + 2, m + 2, panels, CI, columns]`` at the same position, of a
+    Its weights are an argument ``[m + 2, m + 2, panels, CI, columns]`` at the same position, of a
     3-D convolution ``[m + 2, m + 2, panels, planes * CI, columns]``, of a grouped one ``[m + 2,
-    m + 2, blocks, channels, columns]``.
-    `unit`: vectors of the target; the channels must be a multiple of one.
+    m + 2, blocks, channels, columns]``. The channels must be a multiple of a vector.
     """
-    lanes = unit.lanes
     found = contraction.find(direct.module["main"])
     if found is None or not _is_convolution(found):
-        return []
+        return None
+    lanes = direct.unit.lanes
     blocks = _blocks(found, lanes)
     *planes, height, width, outputs = shape_of(found.output)
     *taps, _, _, inputs, _ = shape_of(found.weights.source)
     channels = shape_of(found.data.source)[-1]
     if blocks is None or channels % lanes or outputs % lanes:
-        return []
-    listed = []
-    for name, filtering in FILTERINGS.items():
-        tiles = math.prod(planes) * -(-height // filtering.outputs) * -(-width // filtering.outputs)
-        positions = filtering.inputs**2
-        products = positions * math.prod(taps) * inputs * outputs
-        flops = 2.0 * tiles * products
-        elements = tiles * positions * (channels + outputs)
-        # Zeros that the direct program has, too, are not counted: where they make the products
-        # several times as many, the tiles are a smaller part of the whole.
-        per_element = _PER_WIDTH * filtering.inputs / (blocks.groups // blocks.zeros)
-        work = (flops + PER_WEIGHT * products) * blocks.zeros + per_element * elements
-        stages = _stages(found, blocks, filtering, unit)
-        module = contraction.replaced(direct.module, found, stages)
-        listed.append(Implementation(name, module, flops, work))
-    return listed
+        return None
+    tiles = math.prod(planes) * -(-height // filtering.outputs) * -(-width // filtering.outputs)
+    positions = filtering.inputs**2
+    products = positions * math.prod(taps) * inputs * outputs
+    flops = 2.0 * tiles * products
+    elements = tiles * positions * (channels + outputs)
+    # Zeros that the direct program has, too, are not counted: where they make the products
+    # several times as many, the tiles are a smaller part of the whole.
+    per_element = _PER_WIDTH * filtering.inputs / (blocks.groups // blocks.zeros)
+    work = (flops + PER_WEIGHT * products) * blocks.zeros + per_element * elements
+    stages = _stages(found, blocks, filtering, direct.unit)
+    return Implementation(contraction.replaced(direct.module, found, stages), flops, work)
 
 
 def _is_convolution(found: Contraction) -> bool:

@@ -9,10 +9,9 @@ from typing import Any
 
 from tvm import tirx
 
-from tlmd.alternatives.contraction import flattened, unflattened
+from tlmd.alternatives.contraction import clamped, flattened, unflattened
 from tlmd.alternatives.groups import Blocks
 from tlmd.alternatives.kernel import VectorUnit
-from tlmd.alternatives.packed.packed import clamped
 
 MOST_ROWS, MOST_COLUMNS = 2, 14
 """Of the tiles of one kernel, which is unrolled: larger ones take LLVM seconds."""

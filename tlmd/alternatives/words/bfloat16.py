@@ -15,7 +15,7 @@ from tvm import tirx
 from tlmd.alternatives.words.words import WORD, Words, signature
 
 PAIR = 2
-FEATURE, VECTOR_BITS = "avx512bf16", 512
+FEATURE = "avx512bf16"
 """What a CPU must have."""
 IMPORTED = """
 declare <16 x float> @llvm.x86.avx512bf16.dpbf16ps.512(<16 x float>, <32 x bfloat>, <32 x bfloat>)

@@ -14,7 +14,7 @@ from tvm import tirx
 from tlmd.alternatives.words.words import WORD, Words, signature
 
 QUAD = 4
-FEATURE, VECTOR_BITS = "avx512vnni", 512
+FEATURE = "avx512vnni"
 """What a CPU must have."""
 _BYTE = 8
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import tvm
 
+from tlmd.alternatives import catalogue
 from tlmd.alternatives.prefetch import with_prefetches
-from tlmd.alternatives.transforms import BY_MATRIX_UNIT
 from tlmd.data.config import MeasureConfig
 from tlmd.data.types import Outcome, Status
 from tlmd.measure.cores import suspension
@@ -100,7 +100,8 @@ class ChildContext:
         """Seconds that the multiply-adds of a task take at least; 0 if that is not known."""
         monitor, setup = self.server.drift_monitor, self.server.setup
         faster = _PRODUCTS_PER_LANE.get(program.multiplied)
-        if monitor is None or faster is None or program.task.alternative in BY_MATRIX_UNIT:
+        by_matrix_unit = catalogue.by_matrix_unit(program.task.alternative)
+        if monitor is None or faster is None or by_matrix_unit:
             return 0.0
         return program.task.flops / (faster * monitor.gflops * 1e9 * len(setup.run))
 

@@ -11,7 +11,7 @@ import tvm_ffi
 from tvm.s_tir import SBlockRealize
 from tvm.s_tir import meta_schedule as ms
 
-from tlmd.alternatives import transforms
+from tlmd.alternatives import catalogue
 from tlmd.data.types import Task
 from tlmd.measure.server.verify import Argument, make_input
 from tlmd.measure.timing.peak import Traffic
@@ -53,7 +53,7 @@ class Program:
         """The dtype of the operands of a GEMM or a convolution; a bias is smaller."""
         read = [a for a in self.arguments if a.reads] or list(self.arguments)
         widest = max(read, key=lambda a: a.nbytes)
-        return transforms.MULTIPLIED.get(self.task.alternative, widest.dtype)
+        return catalogue.multiplied(self.task.alternative) or widest.dtype
 
     @property
     def outputs(self) -> tuple[int, ...]:
@@ -156,7 +156,7 @@ def make_inputs(program: Program, positive: bool) -> list[Any]:
             continue
         array = make_input(program.reference_id, i, given, positive)
         if given.shape != argument.shape:
-            array = transforms.transform(program.task.alternative, array, argument.shape)
+            array = catalogue.make_weights(program.task.alternative, array, argument.shape)
         tensor = tvm.runtime.empty(argument.shape, argument.dtype, tvm.cpu())
         tensor.copyfrom(array)
         tensors.append(tensor)

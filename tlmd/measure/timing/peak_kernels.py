@@ -10,7 +10,6 @@ import tvm
 from tvm.script import from_source, tirx
 
 from tlmd.alternatives.amx import amx_code
-from tlmd.alternatives.transforms import PARTS
 from tlmd.alternatives.words import bfloat16
 from tlmd.data.types import TargetInfo
 from tlmd.measure.cores.core_plan import spread, threads
@@ -115,7 +114,7 @@ def multiply_adds(target: Any, info: TargetInfo, cores: tuple[int, ...]) -> dict
         found["bfloat16"] = _dot(_OF_BF16, 2, target, cores)
     if has_amx(info):
         found["bfloat16"] = _matrix_unit(amx_code.BF16, 2, target, cores)
-        found[PARTS] = found["bfloat16"] / len(amx_code.PRODUCTS[2])
+        found[amx_code.PARTS] = found["bfloat16"] / len(amx_code.PRODUCTS[2])
     if has_amx(info, amx_code.INT8):
         found["int8"] = _matrix_unit(amx_code.INT8, 4, target, cores)
     return found

@@ -6,6 +6,7 @@ import itertools
 import json
 import platform
 import re
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -74,23 +75,26 @@ def vector_unit(target: Any) -> VectorUnit:
 
 def has_bf16(info: TargetInfo) -> bool:
     """Whether the CPU has the dot product of AVX-512 BF16, with vectors of 512 bits."""
-    return _has(info, bfloat16.FEATURE, bfloat16.VECTOR_BITS)
+    return has_features(info, [bfloat16.FEATURE])
 
 
 def has_vnni(info: TargetInfo) -> bool:
     """Whether the CPU has the dot product of AVX-512 VNNI, with vectors of 512 bits."""
-    return _has(info, int8.FEATURE, int8.VECTOR_BITS)
+    return has_features(info, [int8.FEATURE])
 
 
 def has_amx(info: TargetInfo, numbers: str = BF16) -> bool:
     """Whether the CPU has a matrix unit for such numbers (Intel AMX), and vectors of 512 bits."""
-    return all(_has(info, feature, bfloat16.VECTOR_BITS) for feature in amx.FEATURES[numbers])
+    return has_features(info, amx.FEATURES[numbers])
 
 
-def _has(info: TargetInfo, feature: str, vector_bits: int) -> bool:
-    if info.arch != "x86_64" or info.device != "cpu":
+def has_features(info: TargetInfo, needed: Collection[str]) -> bool:
+    """Whether the CPU has these features of LLVM, if any, and vectors of 512 bits for them."""
+    if not needed:
+        return True
+    if info.arch != "x86_64" or info.device != "cpu" or info.vector_bits != _AVX512_BITS:
         return False
-    return info.vector_bits == vector_bits and feature in _features(tvm_target(info))
+    return _features(tvm_target(info)).issuperset(needed)
 
 
 def _native(cores: int) -> TargetInfo:

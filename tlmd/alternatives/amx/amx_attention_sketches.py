@@ -6,10 +6,10 @@ from typing import Any
 
 from tlmd.alternatives.amx import amx_packed
 from tlmd.alternatives.amx.amx import Kernel
+from tlmd.alternatives.amx.amx_attention import COLUMNS, KEYS, PANEL
 from tlmd.alternatives.amx.amx_code import BF16, EDGE
 from tlmd.alternatives.amx.amx_sketches import begin, call, make, most_steps
 from tlmd.alternatives.attention import attention as stages
-from tlmd.alternatives.attention.attention_amx import COLUMNS, KEYS, PANEL
 from tlmd.alternatives.attention.attention_sketches import place, reduce_lanes
 from tlmd.alternatives.contraction import shape_of
 from tlmd.alternatives.scheduling import Sketch, StageSchedule

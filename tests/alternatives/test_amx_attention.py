@@ -17,14 +17,13 @@ from tests.support.alternative_programs import (
     direct_outputs,
     run,
 )
-from tlmd.alternatives.attention import attention, attention_amx
-from tlmd.alternatives.attention.attention import Attention
-from tlmd.alternatives.attention.attention_short import unit_attention
-from tlmd.alternatives.implementation import DIRECT, Implementation
-from tlmd.alternatives.transforms import AMX_BF16, AMX_PARTS, MULTIPLIED
+from tlmd.alternatives.amx import amx_attention
+from tlmd.alternatives.amx.declaration import AMX_BF16, AMX_PARTS
+from tlmd.alternatives.attention import attention
+from tlmd.alternatives.catalogue import multiplied
 from tlmd.data.model_spec import BF16, FP32, ModelSpec
 from tlmd.data.types import Task
-from tlmd.lowering.alternatives import with_alternatives
+from tlmd.lowering.alternatives import direct_program, with_alternatives
 from tlmd.lowering.preparation import lower_source
 from tlmd.measure.server.verify import tolerance
 from tlmd.models.pytorch.torch_frontend import from_module
@@ -79,7 +78,7 @@ def lowered(
 
 def of_unit(precision: str = FP32, **given: Any) -> list[Task]:
     tasks = with_alternatives(lowered(**given, precision=precision), False, precision)
-    names = AMX_BF16, AMX_PARTS
+    names = AMX_BF16.name, AMX_PARTS.name
     return [one for one in tasks if one.name.startswith("attention") and one.alternative in names]
 
 
@@ -90,17 +89,15 @@ def test_unscheduled_programs_are_right_on_any_cpu(kind: str, precision: str) ->
     given_arrays, want = direct_outputs(task, INFO)
     got = run(tvm.ir.load_json(task.module), given_arrays, INFO)
     assert np.isfinite(want).all()
-    limit = tolerance("float32", 43, MULTIPLIED[task.alternative]) * np.sqrt((want**2).mean())
+    limit = tolerance("float32", 43, multiplied(task.alternative)) * np.sqrt((want**2).mean())
     assert 0 < np.abs(got - want).max() < limit
 
 
 def test_strict_numerics_and_few_rows_leave_it_out() -> None:
     tasks = lowered()
-    assert all(one.alternative != AMX_PARTS for one in with_alternatives(tasks, True))
+    assert all(one.alternative != AMX_PARTS.name for one in with_alternatives(tasks, True))
     (few,) = (one for one in lowered(rows=7) if one.attention)
-    module = tvm.ir.load_json(few.module)
-    direct = Implementation(DIRECT, module, few.flops, few.flops)
-    assert unit_attention(direct, Attention.from_json(few.attention), AMX_PARTS) is None
+    assert AMX_PARTS.find(direct_program(few)) is None
     assert not of_unit(depth=16)
 
 
@@ -120,7 +117,7 @@ def test_whole_sums_begin_with_zeros_in_registers() -> None:
         final = built(task, sketch=0)
         text = final.script(show_meta=False)
         assert text.count('T.call_extern("int32", "tlmd_amx_bf16') == 2
-        assert f"{attention.SCORES}_init" not in text and attention_amx.KEYS in text
+        assert f"{attention.SCORES}_init" not in text and amx_attention.KEYS in text
         assert (f"{attention.CONTEXT}_init" not in text) == is_whole
         given_arrays, want = direct_outputs(task, INFO)
         assert np.abs(run(final, given_arrays, INFO) - want).max() < 1e-4 * np.abs(want).max()

@@ -8,15 +8,15 @@ what divides them is the sum of what is left, so nothing is lost on average.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import reduce
 from operator import add
 from typing import Any
 
 from tvm import te, tirx
 
-from tlmd.alternatives.amx.amx_code import EDGE, PRODUCTS
-from tlmd.alternatives.amx.amx_numbers import pair_of_parts
+from tlmd.alternatives.amx.amx_code import BF16, EDGE, PRODUCTS
+from tlmd.alternatives.amx.amx_numbers import Numbers, pair_of_parts
 from tlmd.alternatives.attention import softmax
 from tlmd.alternatives.attention.attention import (
     CONTEXT,
@@ -27,7 +27,9 @@ from tlmd.alternatives.attention.attention import (
     Attention,
 )
 from tlmd.alternatives.attention.attention_operand import Operand
+from tlmd.alternatives.attention.attention_short import implementation
 from tlmd.alternatives.contraction import DTYPE, axis, long
+from tlmd.alternatives.implementation import DirectProgram, Implementation
 from tlmd.alternatives.kernel import multiple
 from tlmd.alternatives.words import bfloat16
 
@@ -35,6 +37,23 @@ KEYS = "attention_unit_keys"
 COLUMNS = 2  # tiles of a panel
 PANEL = COLUMNS * EDGE
 """Keys of a panel, and elements of a value."""
+_MOST_FILLED = 1.5  # rows of whole tiles over rows
+
+
+def unit_attention(direct: DirectProgram, kind: Numbers) -> Implementation | None:
+    """The program for the CPU's matrix unit.
+
+    None where heads are no whole panels, where rows are much fewer than those of whole tiles, and
+    for bytes.
+    """
+    attention = Attention.from_json(direct.attention)
+    if kind.numbers != BF16 or not attention.has_heads_of(PANEL):
+        return None
+    if multiple(attention.rows, EDGE) > _MOST_FILLED * attention.rows:
+        return None
+    given = {one.name: getattr(attention, one.name) for one in fields(Attention)}
+    by_unit = UnitAttention(**{**given, "bf16": True}, parts=kind.parts)
+    return implementation(direct, by_unit, kind.work)
 
 
 @dataclass(frozen=True)
