@@ -31,9 +31,9 @@ from tests.support.alternative_programs import (
     direct_outputs,
     run,
 )
-from tlmd.alternatives.amx import amx, amx_code, amx_packed, amx_weights
-from tlmd.alternatives.amx.declaration import AMX_BF16, AMX_INT8, AMX_PARTS
-from tlmd.alternatives.contraction import substituted
+from tlmd.alternatives.amx import amx, amx_code, amx_packed
+from tlmd.alternatives.amx.declaration import AMX_BF16, AMX_INT8, AMX_PARTS, in_pairs, in_quads
+from tlmd.alternatives.expressions import substituted
 from tlmd.alternatives.kernel import multiple
 from tlmd.alternatives.prefetch import with_prefetches
 from tlmd.alternatives.product_loops import built_loops, find
@@ -69,7 +69,7 @@ def test_the_parts_of_weights_are_nearly_the_weights(weights: Any, parts: int, w
     taps, channels, columns = weights.shape
     panels, half, words = -(-columns // width), channels // 2, multiple(channels // 2, 16)
     assert words == 32  # 24 pairs, of which 8 are in the second tile, and eight places overlap
-    got = amx_weights.pairs(weights, (panels, taps * words, parts, width))
+    got = in_pairs(weights, (panels, taps * words, parts, width))
     halves = got.view(np.uint16).reshape(panels, taps, words, parts, width, 2)
     numbers = halves.view(ml_dtypes.bfloat16).astype(np.float64).sum(axis=3)
     found = numbers.transpose(1, 4, 2, 0, 3).reshape(taps, 2, words, panels * width)
@@ -85,7 +85,7 @@ def test_bytes_of_weights_lie_in_whole_rows(taps: int, columns: int) -> None:
     rng = np.random.default_rng(taps * columns)
     weights = rng.integers(-128, 128, (taps, 100, columns), dtype=np.int8)
     panels, quads = -(-columns // 32), multiple(100, 64) // 4
-    got = amx_weights.quads(weights, (panels, taps * quads, 1, 32)).view(np.int8)
+    got = in_quads(weights, (panels, taps * quads, 1, 32)).view(np.int8)
     found = got.reshape(panels, taps, quads, 32, 4).transpose(1, 2, 4, 0, 3)
     found = found.reshape(taps, 4 * quads, panels * 32)
     places = [*range(64), *range(92, 128)]  # what comes between is in the first row, too

@@ -20,7 +20,7 @@ from tests.support.alternative_programs import (
 from tlmd.alternatives.amx import amx_attention
 from tlmd.alternatives.amx.declaration import AMX_BF16, AMX_PARTS
 from tlmd.alternatives.attention import attention
-from tlmd.alternatives.catalogue import multiplied
+from tlmd.alternatives.catalogue import declared
 from tlmd.data.model_spec import BF16, FP32, ModelSpec
 from tlmd.data.types import Task
 from tlmd.lowering.alternatives import direct_program, with_alternatives
@@ -89,7 +89,9 @@ def test_unscheduled_programs_are_right_on_any_cpu(kind: str, precision: str) ->
     given_arrays, want = direct_outputs(task, INFO)
     got = run(tvm.ir.load_json(task.module), given_arrays, INFO)
     assert np.isfinite(want).all()
-    limit = tolerance("float32", 43, multiplied(task.alternative)) * np.sqrt((want**2).mean())
+    limit = tolerance("float32", 43, declared(task.alternative).multiplies) * np.sqrt(
+        (want**2).mean()
+    )
     assert 0 < np.abs(got - want).max() < limit
 
 

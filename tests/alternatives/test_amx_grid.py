@@ -24,9 +24,9 @@ from tests.support.alternative_programs import (
     run,
 )
 from tlmd.alternatives.alternative import Alternative
-from tlmd.alternatives.amx import amx_grid, amx_lines, amx_weights
+from tlmd.alternatives.amx import amx_grid, amx_lines
 from tlmd.alternatives.amx.amx_code import INT8
-from tlmd.alternatives.amx.declaration import AMX_BF16, AMX_INT8, AMX_PARTS
+from tlmd.alternatives.amx.declaration import AMX_BF16, AMX_INT8, AMX_PARTS, in_quads
 from tlmd.alternatives.amx.tile_rows import tile_rows
 from tlmd.data.model_spec import ModelSpec
 from tlmd.data.types import Task
@@ -75,7 +75,7 @@ def test_runs_of_bytes_are_the_weights(rows: int, taps: int, channels: int, colu
     found = tile_rows(weights.shape, 64, 1)
     assert found is not None and found.is_run and found.elements % 64 == 0
     panels = -(-columns // 32)
-    got = amx_weights.quads(weights, (panels, found.elements // 4, 1, 32)).view(np.int8)
+    got = in_quads(weights, (panels, found.elements // 4, 1, 32)).view(np.int8)
     numbers = got.reshape(panels, -1, 32, 4).transpose(1, 3, 0, 2).reshape(found.elements, -1)
     runs = numbers[: rows * found.apart].reshape(rows, found.apart, -1)
     of_a_run = taps * channels

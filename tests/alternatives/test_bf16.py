@@ -23,7 +23,7 @@ from tvm import te
 from tests.support.alternative_programs import direct_outputs, native_by_vectors, run
 from tlmd.alternatives.attention import softmax
 from tlmd.alternatives.attention.declaration import ATTENTION_BF16
-from tlmd.alternatives.catalogue import make_weights, multiplied
+from tlmd.alternatives.catalogue import declared, make_weights
 from tlmd.alternatives.named_intrinsics import WORDS
 from tlmd.alternatives.packed.declaration import NEIGHBOURS_BF16, PACKED_BF16
 from tlmd.alternatives.words import bfloat16
@@ -158,7 +158,7 @@ def model() -> LoweredModel:
 
 @pytest.fixture(scope="module")
 def tasks(model: LoweredModel) -> list[Task]:
-    return [task for task in merged_tasks([model]) if multiplied(task.alternative)]
+    return [task for task in merged_tasks([model]) if declared(task.alternative).multiplies]
 
 
 @needs_bf16
@@ -185,7 +185,7 @@ def test_candidates_are_right_and_can_be_said(tasks: list[Task]) -> None:
 
 @needs_bf16
 def test_nothing_is_rounded_unless_asked_for(model: LoweredModel) -> None:
-    assert not any(multiplied(task.alternative) for task in with_alternatives(model.tasks))
+    assert not any(declared(task.alternative).multiplies for task in with_alternatives(model.tasks))
 
 
 def test_contradictions_are_refused_in_one_line(model: LoweredModel) -> None:

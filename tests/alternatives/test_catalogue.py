@@ -17,10 +17,11 @@ from tvm import relax, te
 
 from tests.support.alternative_programs import check_random_candidates, native_by_vectors
 from tests.support.measured_tasks import measured
-from tlmd.alternatives import catalogue, contraction
+from tlmd.alternatives import catalogue
 from tlmd.alternatives.alternative import Alternative
 from tlmd.alternatives.amx.amx_code import PARTS
-from tlmd.alternatives.contraction import axis, long, shape_of
+from tlmd.alternatives.contraction import shape_of, with_constants
+from tlmd.alternatives.expressions import axis, long
 from tlmd.alternatives.implementation import DIRECT, DirectProgram, Implementation
 from tlmd.alternatives.scheduling import Sketch, StageSchedule
 from tlmd.data.model_spec import INT8, ModelSpec
@@ -42,8 +43,8 @@ def test_names_are_unique_and_those_of_stored_records() -> None:
         *("packed", "paired_bf16", "packed_int8", "packed_bf16", "bf16"),
         *("amx_bf16", "amx_bf16x3", "amx_int8", "winograd2", "winograd4", "strassen2"),
     ]
-    assert catalogue.declared(DIRECT) is None
-    assert catalogue.multiplied(DIRECT) == "" and not catalogue.by_matrix_unit(DIRECT)
+    direct = catalogue.declared(DIRECT)
+    assert direct.exact and not direct.multiplies and not direct.by_matrix_unit
 
 
 @pytest.mark.parametrize("one", catalogue.ALTERNATIVES, ids=lambda one: one.name)
@@ -51,9 +52,9 @@ def test_each_declaration_is_complete(one: Alternative) -> None:
     assert re.fullmatch("[a-z0-9_]+", one.name)  # a part of the names of functions
     assert one.multiplies in ("", "bfloat16", "int8", PARTS)
     assert bool(one.multiplies) == bool(one.needs) and has_features(EVERYTHING, one.needs)
-    assert one.exact or one.multiplies or one.sketches
-    own = {name: catalogue.sketches_by_block()[name] for name in one.sketches}
-    assert own and own == one.sketches  # no block of theirs is another's
+    assert one.sketches
+    others = [other.sketches.get(name) for other in catalogue.ALTERNATIVES for name in one.sketches]
+    assert set(others) <= {None, *one.sketches.values()}  # no block of theirs is another's
     is_prefetched = set(one.sketches) <= set(catalogue.products())
     assert is_prefetched == (one.weights is not None and not one.by_matrix_unit)
 
@@ -66,10 +67,10 @@ def test_only_weights_of_their_own_are_made() -> None:
 
 def find(direct: DirectProgram) -> Implementation | None:
     """A GEMM with transposed weights, which is said to be little work."""
-    found = contraction.with_constants(direct.module["main"], direct.constants)
-    if found is None:
+    contraction = with_constants(direct.module["main"], direct.constants)
+    if contraction is None:
         return None
-    (rows, columns), depth = shape_of(found.output), shape_of(found.weights.source)[0]
+    (rows, columns), depth = shape_of(contraction.output), shape_of(contraction.weights.source)[0]
     data = te.placeholder(long((rows, depth)), name="data")
     weights = te.placeholder(long((columns, depth)), name="weights")
     k = axis(depth, "k")
@@ -79,7 +80,7 @@ def find(direct: DirectProgram) -> Implementation | None:
         name=PRODUCTS,
     )
     stages = te.create_prim_func([data, weights, products])
-    module = contraction.replaced(direct.module, found, stages)
+    module = contraction.replaced(direct.module, stages)
     return Implementation(module, direct.flops, direct.work / 2)
 
 
@@ -135,5 +136,5 @@ def test_what_is_declared_is_exported(model: LoweredModel, monkeypatch: pytest.M
     *others, here = catalogue.ALTERNATIVES
     short = replace(here, multiplies="int8", needs=("amx-tile",))
     monkeypatch.setattr(catalogue, "ALTERNATIVES", (*others, short))
-    assert result.precision == INT8 and catalogue.by_matrix_unit("transposed")
+    assert result.precision == INT8 and catalogue.declared("transposed").by_matrix_unit
     assert all(task.alternative != "transposed" for task in with_alternatives(model.tasks))

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tlmd.alternatives.kernel import VectorUnit, padded_rows, panel_vectors
-from tlmd.alternatives.packed import packed_weights
+from tlmd.alternatives.weights import packed
 from tlmd.space.hardware.target import resolve, tvm_target, vector_unit
 
 
@@ -26,7 +26,7 @@ def test_packed_weights_are_the_columns_of_each_panel(
     width = lanes * vectors
     panels = -(-columns // width)
     weights = np.arange(1, depth * columns + 1, dtype="float32").reshape(1, depth, columns)
-    got = packed_weights.numbers(weights, (panels, depth, width))
+    got = packed(weights, (panels, depth, width))
     for column in range(panels * width):
         want = weights[0, :, column] if column < columns else 0
         assert (got[column // width, :, column % width] == want).all()
@@ -40,7 +40,7 @@ def test_outputs_read_the_inputs_of_their_own_group(
     numbers = np.arange(1, taps * inputs * blocks * width + 1, dtype="float32")
     weights = numbers.reshape(taps, inputs, blocks * width)
     depth = taps * together * inputs
-    got = packed_weights.numbers(weights, (blocks, depth, width)).reshape(blocks, taps, -1, width)
+    got = packed(weights, (blocks, depth, width)).reshape(blocks, taps, -1, width)
     for block, column in np.ndindex(blocks, width):
         own = slice(first := column // outputs * inputs, first + inputs)
         assert (got[block, :, own, column] == weights[..., block * width + column]).all()
@@ -58,7 +58,7 @@ def test_panels_waste_little(vectors: int) -> None:
 def test_kernels_of_sixteen_registers_fit_and_waste_little(
     rows: int, vectors: int, lanes: int
 ) -> None:
-    padded, panel = VectorUnit(lanes, registers=16).padded(rows, vectors * lanes)
+    padded, panel = VectorUnit(lanes, registers=16).kernels.pad_both(rows, vectors * lanes)
     width = panel // lanes
     assert rows <= padded < rows + 8 and panel % lanes == 0
     if rows >= 4:
@@ -69,7 +69,7 @@ def test_kernels_of_sixteen_registers_fit_and_waste_little(
 
 @given(st.integers(5, 5000), st.integers(1, 400), st.sampled_from([16, 32]))
 def test_divided_columns_are_never_too_many(rows: int, vectors: int, registers: int) -> None:
-    padded, panel = VectorUnit(8, registers).divided(rows, vectors * 8)
+    padded, panel = VectorUnit(8, registers).kernels.pad_rows(rows, vectors * 8)
     assert vectors * 8 % panel == 0 and rows <= padded <= max(rows + 8, 1.02 * rows)
 
 
@@ -77,7 +77,7 @@ def test_divided_columns_are_never_too_many(rows: int, vectors: int, registers: 
 def test_kernels_that_divide_the_rows_fit_the_registers(
     rows: int, vectors: int, registers: int
 ) -> None:
-    height = VectorUnit(8, registers).dividing_rows(rows, vectors)
+    height = VectorUnit(8, registers).kernels.dividing_rows(rows, vectors)
     if height is not None:
         assert rows % height == 0 and height >= 4 and height * vectors <= registers - 4
     elif registers == 32:

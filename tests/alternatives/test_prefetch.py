@@ -17,7 +17,7 @@ from tvm.s_tir import SBlockRealize
 from tvm.sym import Analyzer
 
 from tests.support.alternative_programs import direct_outputs, run
-from tlmd.alternatives.contraction import substituted
+from tlmd.alternatives.expressions import substituted
 from tlmd.alternatives.prefetch import with_prefetches
 from tlmd.data.model_spec import ModelSpec
 from tlmd.data.types import Task

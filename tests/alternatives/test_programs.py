@@ -22,7 +22,7 @@ from tvm import relax
 from tests.support.alternative_programs import direct_outputs, native_by_vectors, run
 from tlmd.alternatives.packed.declaration import PACKED
 from tlmd.alternatives.packed.packed import GROUPED
-from tlmd.alternatives.winograd.filterings import FILTERINGS
+from tlmd.alternatives.winograd.declaration import FILTERINGS
 from tlmd.data.config import MeasureConfig
 from tlmd.data.model_spec import ModelSpec
 from tlmd.data.types import MeasureInput, Status, Task

@@ -13,7 +13,7 @@ from torch import nn
 
 from tests.support.alternative_programs import AVX2, check_random_candidates, runnable
 from tlmd.alternatives.packed.declaration import PACKED
-from tlmd.alternatives.strassen.multiplications import MULTIPLICATIONS
+from tlmd.alternatives.strassen.declaration import MULTIPLICATIONS, summed
 from tlmd.data.model_spec import ModelSpec
 from tlmd.data.types import Task
 from tlmd.lowering.alternatives import with_alternatives
@@ -70,7 +70,7 @@ def test_weights_are_sums_of_their_parts(name: str, depth: int, panels: int, wid
     rng = np.random.default_rng(0)
     columns = panels * by.parts * width
     weights = rng.integers(-9, 10, (by.parts * depth, columns)).astype("float32")
-    got = by.summed(weights, (by.products, panels, depth, width))
+    got = summed(by, weights, (by.products, panels, depth, width))
     for product, panel, k, column in np.ndindex(got.shape):
         want = sum(
             by.weights[product, i * by.parts + j]

@@ -20,7 +20,7 @@ from tests.support.alternative_programs import (
 )
 from tlmd.alternatives.groups import Blocks
 from tlmd.alternatives.kernel import VectorUnit
-from tlmd.alternatives.winograd.filterings import FILTERINGS
+from tlmd.alternatives.winograd.declaration import FILTERINGS, transformed
 from tlmd.alternatives.winograd.winograd_tiles import MOST_COLUMNS, MOST_ROWS, Planes, arranged
 from tlmd.data.model_spec import ModelSpec
 from tlmd.data.types import Task
@@ -68,11 +68,8 @@ def test_the_matrices_compute_a_convolution(name: str, seed: int) -> None:
     size, outputs = filtering.inputs, filtering.outputs
     tile, weights = rng.uniform(-1, 1, (size, size)), rng.uniform(-1, 1, (3, 3, 1, 1))
     b, a = filtering.data, filtering.output
-    got = (
-        a
-        @ (filtering.transformed(weights, (size, size, 1, 1))[:, :, 0, 0] * (b @ tile @ b.T))
-        @ a.T
-    )
+    tiles = transformed(filtering, weights, (size, size, 1, 1))[:, :, 0, 0]
+    got = a @ (tiles * (b @ tile @ b.T)) @ a.T
     windows = np.lib.stride_tricks.sliding_window_view(tile, (3, 3))
     want = np.einsum("yxij,ij->yx", windows, weights[:, :, 0, 0])
     assert got.shape == (outputs, outputs) and np.abs(got - want).max() < 1e-12

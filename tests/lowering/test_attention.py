@@ -21,7 +21,8 @@ from tests.support.lowered import INFO, error_of, lowered_module, task_names
 from tlmd.alternatives.attention.attention import Attention
 from tlmd.alternatives.attention.attention_operand import Operand
 from tlmd.alternatives.attention.softmax import power_of_two
-from tlmd.alternatives.contraction import DTYPE, long
+from tlmd.alternatives.contraction import DTYPE
+from tlmd.alternatives.expressions import long
 from tlmd.data.types import Task
 from tlmd.language.sentence import decode, encode
 from tlmd.lowering import lowering

@@ -18,8 +18,7 @@ from tvm import relax, te
 
 from benchmarks.whole_models import onnx_models
 from tests.support.alternative_programs import direct_outputs, run
-from tlmd.alternatives.packed.declaration import PACKED_INT8
-from tlmd.alternatives.packed.packed_weights import quads_of_neighbours
+from tlmd.alternatives.packed.declaration import PACKED_INT8, in_quads
 from tlmd.alternatives.words import int8
 from tlmd.data.errors import BadInput
 from tlmd.data.model_spec import INT8, ModelSpec
@@ -62,7 +61,7 @@ def test_packed_bytes_are_the_channels_of_each_tap(taps: int, channels: int, col
     rng = np.random.default_rng(taps * channels * columns)
     weights = rng.integers(-128, 128, (taps, channels, columns), dtype=np.int8)
     quads, panels = -(-channels // 4), -(-columns // 16)
-    got = quads_of_neighbours(weights, (panels, taps * quads, 16))
+    got = in_quads(weights, (panels, taps * quads, 16))
     found = got.view(np.int8).reshape(panels, taps, quads, 16, 4).transpose(1, 2, 4, 0, 3)
     found = found.reshape(taps, 4 * quads, -1)
     assert (found[:, :channels, :columns] == weights).all()

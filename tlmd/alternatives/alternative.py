@@ -9,11 +9,11 @@ from typing import Any
 from numpy.typing import NDArray
 
 from tlmd.alternatives.implementation import DirectProgram, Implementation
-from tlmd.alternatives.scheduling import Sketch, StageSchedule
+from tlmd.alternatives.scheduling import SketchesOf
+from tlmd.alternatives.weights import Shape
 
 Find = Callable[[DirectProgram], Implementation | None]
-MakeWeights = Callable[[NDArray[Any], tuple[int, ...]], NDArray[Any]]
-SketchesOf = Callable[[StageSchedule], list[Sketch]]
+MakeWeights = Callable[[NDArray[Any], Shape], NDArray[Any]]
 _MATRIX_UNIT = "amx-tile"
 
 
@@ -25,15 +25,14 @@ class Alternative:
     """Tasks and records store it, so it never changes."""
 
     find: Find
-    """From the direct program to this one; None where it does not fit."""
+    """Makes this program of the direct one; None where it does not fit."""
 
     weights: MakeWeights | None = None
-    """From constant weights and the shape of this program's parameter to its weights, in numpy.
-    None: the program has no other weights."""
+    """Makes its weights, of a shape, of the direct ones in numpy. None: it has no others."""
 
     sketches: Mapping[str, SketchesOf] = field(default_factory=dict)
-    """From the name of a block of products, which only such programs have, to what makes the
-    sketches of the program. TVM's rules schedule a program without such a block."""
+    """Name of a block of products -> the sketches of the programs that have it. Only programs of
+    alternatives have blocks of these names; others are scheduled by TVM's rules."""
 
     exact: bool = True
     """Whether it computes with the numbers of the direct program, as `--strict-numerics` wants."""
@@ -43,7 +42,7 @@ class Alternative:
     `PARTS` of float32. A precision of the same name asks for it."""
 
     needs: tuple[str, ...] = ()
-    """Features of the CPU in LLVM's words. All known ones work on vectors of 512 bits."""
+    """Features of the CPU, by LLVM's names. All of them work on vectors of 512 bits."""
 
     @property
     def by_matrix_unit(self) -> bool:

@@ -6,8 +6,9 @@ blocks after it stay.
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,6 +16,7 @@ import tvm
 import tvm_ffi
 from tvm import te, tirx
 
+from tlmd.alternatives.expressions import long, same, substituted
 from tlmd.alternatives.implementation import REDUCTION
 
 DTYPE = "float32"
@@ -27,7 +29,7 @@ class Contraction:
     """Where the contraction is in a program, and what it reads and writes."""
 
     position: int
-    """Of its loops in the body of the root block."""
+    """Place of its loops in the body of the root block."""
 
     iterators: tuple[Any, ...]
     """`IterVar` of the block: the spatial ones in the order of the output's dimensions."""
@@ -44,6 +46,21 @@ class Contraction:
     is_padded: bool = False
     """Whether the block before it pads the data, and does not only copy them."""
 
+    def placeholder(self) -> Any:
+        """A tensor like the data, for another program."""
+        source = self.data.source
+        return te.placeholder(long(shape_of(source)), dtype_of(source), name="data")
+
+    def data_at(self, output: Sequence[Any], terms: Sequence[Any]) -> list[Any]:
+        """Indices of the data, with values for the first spatial variables and those of the sum."""
+        places = zip(self.spatial, output, strict=False), zip(self.reduction, terms, strict=False)
+        values = list(itertools.chain(*places))
+        return [substituted(index, values) for index in self.data.indices]
+
+    def has_weights_in(self, parameters: Iterable[Any]) -> bool:
+        """Whether the weights are one of the parameters."""
+        return any(self.weights.source.same_as(one) for one in parameters)
+
     @property
     def spatial(self) -> list[Any]:
         """The variables of the spatial iterators."""
@@ -54,8 +71,28 @@ class Contraction:
         """The variables of the iterators of the sum."""
         return [i.var for i in self.iterators if int(i.iter_type) == REDUCTION]
 
+    def replaced(self, module: Any, stages: Any) -> Any:
+        """`module` with the stages of the function ``(data, weights, output)`` as its contraction.
 
-def find(function: Any, dtype: str = DTYPE) -> Contraction | None:
+        The parameter for the weights gets the shape that `stages` has for it.
+        """
+        function = module["main"]
+        data, weights, output = stages.params
+        buffers = {data: self.data.source, output: self.output}
+        inner = tvm_ffi.structural_map(stages.body.block, (tirx.Var, lambda v: buffers.get(v, v)))
+        root = function.body.block
+        nests = list(getattr(root.body, "seq", [root.body]))
+        nests[self.position : self.position + 1] = list(getattr(inner.body, "seq", [inner.body]))
+        allocated = [*root.alloc_buffers, *inner.alloc_buffers]
+        nest = tirx.SeqStmt(nests) if len(nests) > 1 else nests[0]
+        block = tvm.s_tir.SBlock([], [], [], "root", nest, alloc_buffers=allocated)
+        parameters = [weights if p.same_as(self.weights.source) else p for p in function.params]
+        body = tvm.s_tir.SBlockRealize([], True, block)
+        made = tirx.PrimFunc(parameters, body, function.ret_type, attrs=function.attrs)
+        return tvm.IRModule({"main": tvm.s_tir.renew_defs(made)})
+
+
+def find_contraction(function: Any, dtype: str = DTYPE) -> Contraction | None:
     """The contraction of a program whose other blocks are a padding and elementwise ones.
 
     `dtype`: of the data. That of `uint8` with weights in `int8` is summed in `int32`.
@@ -69,31 +106,31 @@ def find(function: Any, dtype: str = DTYPE) -> Contraction | None:
     sums = [i for i, b in enumerate(blocks) if REDUCTION in _kinds(b)]
     if len(sums) != 1 or sums[0] > 1:  # nothing but a padding comes before it
         return None
-    found = _loads(sums[0], blocks[sums[0]], dtype)
-    if found is None or not any(found.weights.source.same_as(p) for p in function.params):
+    contraction = _loads(sums[0], blocks[sums[0]], dtype)
+    if contraction is None or not contraction.has_weights_in(function.params):
         return None
-    shape = shape_of(found.output)
-    is_same_shape = all(_extents(b) == shape for b in blocks[found.position + 1 :])
-    is_padding = found.position == 0 or blocks[0].writes[0].source.same_as(found.data.source)
-    if not is_same_shape or not is_padding:
-        return None
-    return replace(found, is_padded=found.position > 0 and not is_copy(blocks[0]))
+    shape = shape_of(contraction.output)
+    is_same_shape = all(_extents(b) == shape for b in blocks[contraction.position + 1 :])
+    if contraction.position == 0 or not is_same_shape:
+        return contraction if is_same_shape else None
+    is_padding = blocks[0].writes[0].source.same_as(contraction.data.source)
+    return replace(contraction, is_padded=not is_copy(blocks[0])) if is_padding else None
 
 
 def with_constants(
     function: Any, constants: Sequence[int], dtype: str = DTYPE
 ) -> Contraction | None:
-    """`find`, if the weights are a constant and each column of theirs makes one of the output.
+    """`find_contraction`, if the weights are constant and each column makes one of the output.
 
     `constants`: positions of the parameters that are constants.
     """
-    found = find(function, dtype)
-    if found is None:
+    contraction = find_contraction(function, dtype)
+    if contraction is None:
         return None
-    is_constant = any(found.weights.source.same_as(function.params[i]) for i in constants)
-    *inner, last = found.weights.indices
-    is_matrix = last.same_as(found.spatial[-1]) and same(inner, found.reduction)
-    return found if is_constant and is_matrix else None
+    is_constant = contraction.has_weights_in([function.params[i] for i in constants])
+    *inner, last = contraction.weights.indices
+    is_matrix = last.same_as(contraction.spatial[-1]) and same(inner, contraction.reduction)
+    return contraction if is_constant and is_matrix else None
 
 
 def _loads(position: int, block: Any, dtype: str) -> Contraction | None:
@@ -128,79 +165,6 @@ def is_copy(block: Any) -> bool:
     return same_place and shape_of(stored.value.source) == shape_of(stored.buffer)
 
 
-def replaced(module: Any, found: Contraction, stages: Any) -> Any:
-    """`module` with the stages of the function ``(data, weights, output)`` as its contraction.
-
-    The parameter for the weights gets the shape that `stages` has for it.
-    """
-    function = module["main"]
-    data, weights, output = stages.params
-    buffers = {data: found.data.source, output: found.output}
-    inner = tvm_ffi.structural_map(stages.body.block, (tirx.Var, lambda v: buffers.get(v, v)))
-    root = function.body.block
-    nests = list(getattr(root.body, "seq", [root.body]))
-    nests[found.position : found.position + 1] = list(getattr(inner.body, "seq", [inner.body]))
-    allocated = [*root.alloc_buffers, *inner.alloc_buffers]
-    block = tvm.s_tir.SBlock(
-        [],
-        [],
-        [],
-        "root",
-        tirx.SeqStmt(nests) if len(nests) > 1 else nests[0],
-        alloc_buffers=allocated,
-    )
-    parameters = [weights if p.same_as(found.weights.source) else p for p in function.params]
-    body = tvm.s_tir.SBlockRealize([], True, block)
-    made = tirx.PrimFunc(parameters, body, function.ret_type, attrs=function.attrs)
-    return tvm.IRModule({"main": tvm.s_tir.renew_defs(made)})
-
-
-def same(indices: Sequence[Any], expected: Sequence[Any]) -> bool:
-    """Whether the indices of a load are these expressions."""
-    return len(indices) == len(expected) and all(
-        tvm_ffi.structural_equal(a, b) for a, b in zip(indices, expected, strict=True)
-    )
-
-
-def uses(expression: Any, variable: Any) -> bool:
-    """Whether the variable is in the expression."""
-    used: list[Any] = []
-    tvm_ffi.structural_walk(expression, (tirx.Var, used.append))
-    return any(variable.same_as(one) for one in used)
-
-
-def substituted(expression: Any, values: Sequence[tuple[Any, Any]]) -> Any:
-    """The expression with other values for these variables."""
-
-    def value(variable: Any) -> Any:
-        return next((new for old, new in values if old.same_as(variable)), variable)
-
-    return tvm_ffi.structural_map(expression, (tirx.Var, value))
-
-
-def flattened(indices: Sequence[Any], shape: Sequence[int]) -> Any:
-    """The index in row-major order of an element of an array of this shape."""
-    found = indices[0]
-    for index, extent in zip(indices[1:], shape[1:], strict=True):
-        found = found * extent + index
-    return found
-
-
-def unflattened(index: Any, shape: Sequence[int]) -> list[Any]:
-    """The indices of dimensions whose flattened index is `index`."""
-    found = []
-    for place, extent in enumerate(shape):
-        inner = math.prod(shape[place + 1 :])
-        outer = index if inner == 1 else tirx.floordiv(index, inner)
-        found.append(outer if place == 0 else tirx.floormod(outer, extent))
-    return found
-
-
-def clamped(index: Any, extent: int, padded: int) -> Any:
-    """An index below `padded`, of which those too many are the last one of `extent`."""
-    return tirx.min(index, extent - 1) if padded > extent else index
-
-
 def written_lanes(columns: int, lanes: int) -> int:
     """Elements of the vectors in which rows of the output are written: no vector is cut off."""
     return math.gcd(columns, lanes)
@@ -212,16 +176,6 @@ def shape_of(buffer: Any) -> list[int]:
 
 def dtype_of(buffer: Any) -> str:
     return str(buffer.ty.dtype)
-
-
-def axis(extent: int, name: str) -> Any:
-    """A reduction axis."""
-    return te.reduce_axis((tirx.const(0, "int64"), tirx.const(int(extent), "int64")), name=name)
-
-
-def long(shape: Sequence[int]) -> list[Any]:
-    """Extents as the programs of models have them, int64."""
-    return [tirx.const(int(extent), "int64") for extent in shape]
 
 
 def _block(nest: Any) -> Any | None:

@@ -12,8 +12,8 @@ from typing import Any
 
 from tvm import tirx
 
-from tlmd.alternatives import contraction
-from tlmd.alternatives.contraction import Contraction, long, shape_of
+from tlmd.alternatives.contraction import Contraction, shape_of
+from tlmd.alternatives.expressions import long, same
 
 
 @dataclass(frozen=True)
@@ -46,25 +46,25 @@ class Blocks:
         return self.groups if is_depthwise else 1
 
 
-def whole(found: Contraction) -> Blocks:
+def whole(contraction: Contraction) -> Blocks:
     """One block: each column reads all of the data's last dimension."""
-    return Blocks(1, shape_of(found.output)[-1], shape_of(found.weights.source)[-2], 1)
+    return Blocks(1, shape_of(contraction.output)[-1], shape_of(contraction.weights.source)[-2], 1)
 
 
-def find(found: Contraction, column: Any, innermost: Any, lanes: int) -> Blocks | None:
+def find(contraction: Contraction, column: Any, innermost: Any, lanes: int) -> Blocks | None:
     """The blocks of a grouped convolution; None for anything else, and for groups that do not fit.
 
     `column`, `innermost`: the variables of the output's last dimension and of the innermost sum.
     A group's columns must divide `lanes`, the elements of a vector, or be a multiple of it.
     """
-    columns, inputs = shape_of(found.output)[-1], shape_of(found.weights.source)[-2]
-    groups = shape_of(found.data.source)[-1] // inputs
+    columns, inputs = shape_of(contraction.output)[-1], shape_of(contraction.weights.source)[-2]
+    groups = shape_of(contraction.data.source)[-1] // inputs
     if groups < 2 or columns % groups:
         return None
     outputs = columns // groups
     per_group, needed = long((outputs, inputs))
     first = tirx.floordiv(column, per_group) * needed
-    if not contraction.same(found.data.indices[-1:], [first + innermost]):
+    if not same(contraction.data.indices[-1:], [first + innermost]):
         return None
     together = max(1, lanes // outputs)
     block = outputs * together

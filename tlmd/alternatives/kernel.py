@@ -20,7 +20,8 @@ _FEW_REGISTERS = 16
 _MOST_SUMS = 28
 """Vectors of the result that a kernel of 32 registers can have: some are left for the weights."""
 _SMALL_KERNELS = {(4, 3): 1.0, (6, 2): 1.0, (5, 2): 1.02, (4, 2): 1.03, (8, 1): 1.22}
-"""Rows and vectors of kernels of 16 registers -> time of a product, relative, measured."""
+"""Rows and vectors of kernels of 16 registers -> time of a product, relative: benchmarks/LOG.md,
+"Kernels for sixteen registers"."""
 _SINGLE_HEIGHTS = range(6, 13)
 """Rows of kernels of one vector that are almost as good, where there are no others."""
 
@@ -34,81 +35,97 @@ class VectorUnit:
 
     registers: int = 32
 
+    @property
+    def kernels(self) -> Kernels:
+        """The good kernels for so many registers."""
+        return SmallKernels(self.lanes) if self.registers <= _FEW_REGISTERS else Kernels(self.lanes)
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """Kernels of 32 registers, on panels of up to four vectors.
+
+    A panel is a multiple of `lanes`, the elements of a vector. Where rows are padded, the rows of a
+    good kernel divide the rows in all.
+    """
+
+    lanes: int
+
     def most_rows(self, vectors: int) -> int:
         """Rows of the largest kernel of a sketch that works on panels of so many vectors."""
-        if self.registers > _FEW_REGISTERS:
-            return 14
-        return 12 if vectors == 1 else 6
+        return 14
 
-    def padded(self, rows: int, columns: int) -> tuple[int, int]:
-        """Rows in all, and columns of a panel, of a GEMM with a result of ``[rows, columns]``.
+    def pad_both(self, rows: int, columns: int) -> tuple[int, int]:
+        """Rows in all, and columns of a panel, which may be more than divide the columns."""
+        return padded_rows(rows), panel_vectors(-(-columns // self.lanes)) * self.lanes
 
-        The rows of a good kernel divide the rows in all. A panel is a multiple of `lanes`.
-        """
-        vectors = -(-columns // self.lanes)
-        if self.registers > _FEW_REGISTERS:
-            return padded_rows(rows), panel_vectors(vectors) * self.lanes
-        if rows < min(kernel for kernel, _ in _SMALL_KERNELS):
-            return rows, panel_vectors(vectors) * self.lanes
-        height, width = _small_kernel(rows, vectors)
-        return multiple(rows, height), width * self.lanes
+    def pad_rows(self, rows: int, columns: int) -> tuple[int, int]:
+        """Rows in all, and columns of a panel, which divide the `columns`, whole vectors."""
+        is_divided = any(rows % kernel == 0 for kernel in _DIVIDING_ROWS)
+        return rows if is_divided else padded_rows(rows), self._dividing_panel(columns)
 
     def panel(self, columns: int, heights: Collection[int]) -> int | None:
-        """Columns of a panel for kernels of some of these `heights`; None where none is good.
+        """Columns of a panel, which divide the `columns`, for a kernel of one of these `heights`.
 
-        `columns` is a multiple of `lanes`, and none may be too many.
+        None where none of them is good.
         """
-        vectors = columns // self.lanes
-        if self.registers > _FEW_REGISTERS:
-            is_good = any(height in _DIVIDING_ROWS for height in heights)
-            return _dividing_panel(vectors) * self.lanes if is_good else None
-        good = {one: time for one, time in _fitting(vectors).items() if one[0] in heights}
-        return min(good, key=good.__getitem__)[1] * self.lanes if good else None
+        is_good = any(height in _DIVIDING_ROWS for height in heights)
+        return self._dividing_panel(columns) if is_good else None
 
-    def single(self, heights: Collection[int]) -> int | None:
+    def narrow_panel(self, heights: Collection[int]) -> int | None:
         """Columns of a panel of one vector; None where no kernel has enough of these `heights`."""
-        is_high = any(height in _SINGLE_HEIGHTS for height in heights)
-        return self.lanes if is_high and self.registers <= _FEW_REGISTERS else None
-
-    def divided(self, rows: int, columns: int) -> tuple[int, int]:
-        """As `padded`, where `columns` is a multiple of `lanes` and no column may be too many."""
-        vectors = columns // self.lanes
-        if self.registers > _FEW_REGISTERS:
-            is_divided = any(rows % kernel == 0 for kernel in _DIVIDING_ROWS)
-            padded = rows if is_divided else padded_rows(rows)
-            return padded, _dividing_panel(vectors) * self.lanes
-        height, width = _small_kernel(rows, vectors, _fitting(vectors))
-        return multiple(rows, height), width * self.lanes
+        return None
 
     def dividing_rows(self, rows: int, vectors: int) -> int | None:
         """Rows of the largest good kernel that divides so many, for panels of so many vectors."""
-        if self.registers > _FEW_REGISTERS:
-            heights = [height for height in _DIVIDING_ROWS if height * vectors <= _MOST_SUMS]
-        else:
-            heights = [height for height, width in _SMALL_KERNELS if width == vectors]
+        heights = [height for height in _DIVIDING_ROWS if height * vectors <= _MOST_SUMS]
         return max((height for height in heights if rows % height == 0), default=None)
 
-
-def _small_kernel(
-    rows: int, vectors: int, kernels: Iterable[tuple[int, int]] = _SMALL_KERNELS
-) -> tuple[int, int]:
-    """The rows and vectors of the kernel of 16 registers that takes least with what is padded."""
-
-    def time(kernel: tuple[int, int]) -> float:
-        padded = multiple(rows, kernel[0]) * multiple(vectors, kernel[1])
-        return padded * _SMALL_KERNELS[kernel]
-
-    return min(kernels, key=time)
+    def _dividing_panel(self, columns: int) -> int:
+        vectors = columns // self.lanes
+        return next(width for width in _PANEL_VECTORS if vectors % width == 0) * self.lanes
 
 
-def _fitting(vectors: int) -> dict[tuple[int, int], float]:
-    """The kernels of 16 registers, and their times, of which so many vectors are a multiple."""
-    return {one: time for one, time in _SMALL_KERNELS.items() if vectors % one[1] == 0}
+class SmallKernels(Kernels):
+    """Kernels of 16 registers: each has its own rows and vectors."""
 
+    def most_rows(self, vectors: int) -> int:
+        return 12 if vectors == 1 else 6
 
-def _dividing_panel(vectors: int) -> int:
-    """Vectors of the best panel of 32 registers of which so many vectors are a multiple."""
-    return next(width for width in _PANEL_VECTORS if vectors % width == 0)
+    def pad_both(self, rows: int, columns: int) -> tuple[int, int]:
+        if rows < min(kernel for kernel, _ in _SMALL_KERNELS):
+            return super().pad_both(rows, columns)
+        return self._padded(rows, -(-columns // self.lanes), _SMALL_KERNELS)
+
+    def pad_rows(self, rows: int, columns: int) -> tuple[int, int]:
+        return self._padded(rows, columns // self.lanes, self._dividing(columns))
+
+    def panel(self, columns: int, heights: Collection[int]) -> int | None:
+        good = [kernel for kernel in self._dividing(columns) if kernel[0] in heights]
+        return min(good, key=_SMALL_KERNELS.__getitem__)[1] * self.lanes if good else None
+
+    def narrow_panel(self, heights: Collection[int]) -> int | None:
+        return self.lanes if any(height in _SINGLE_HEIGHTS for height in heights) else None
+
+    def dividing_rows(self, rows: int, vectors: int) -> int | None:
+        heights = [height for height, width in _SMALL_KERNELS if width == vectors]
+        return max((height for height in heights if rows % height == 0), default=None)
+
+    def _dividing(self, columns: int) -> list[tuple[int, int]]:
+        """The kernels whose vectors divide those of so many columns."""
+        return [one for one in _SMALL_KERNELS if columns // self.lanes % one[1] == 0]
+
+    def _padded(
+        self, rows: int, vectors: int, kernels: Iterable[tuple[int, int]]
+    ) -> tuple[int, int]:
+        """The rows in all and the panel of the kernel that takes least with what is padded."""
+
+        def time(kernel: tuple[int, int]) -> float:
+            products = multiple(rows, kernel[0]) * multiple(vectors, kernel[1])
+            return products * _SMALL_KERNELS[kernel]
+
+        height, width = min(kernels, key=time)
+        return multiple(rows, height), width * self.lanes
 
 
 def padded_rows(rows: int) -> int:

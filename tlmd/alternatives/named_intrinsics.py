@@ -11,7 +11,7 @@ WORDS = (bfloat16.WORDS, int8.WORDS)
 
 
 def named(text: str) -> list[Intrinsic]:
-    """Those whose names are in the text."""
+    """Intrinsics whose names are in the text."""
     return [*(words for words in WORDS if words.dot in text), *amx.named(text)]
 
 

@@ -24,7 +24,7 @@ from tvm.ir import IRModule
 
 from tlmd.alternatives import catalogue
 from tlmd.alternatives.amx import amx_calls
-from tlmd.alternatives.contraction import flattened, substituted, unflattened
+from tlmd.alternatives.expressions import flattened, substituted, unflattened
 from tlmd.alternatives.product_loops import (
     IMPORT,
     LOOPS,
@@ -37,7 +37,7 @@ from tlmd.alternatives.product_loops import (
 )
 
 _ELEMENT_BYTES, _MOST_BYTES = 4, 1 << 20
-"""Of a weight, and of the weights of a panel: more do not stay in the second-level cache."""
+"""Bytes of a weight, and of a panel of weights that stays in the second-level cache."""
 _FUNCTION = "tlmd_prefetch"
 _LLVM = f"""
 declare void @llvm.prefetch.p0(ptr, i32, i32, i32)
@@ -101,18 +101,18 @@ def with_prefetches(module: IRModule) -> IRModule:
 
 def _product_loops(function: Any) -> _ProductLoops | None:
     """None where a program has no such products, or no panel of weights stays in the cache."""
-    found = find(function, catalogue.products())
-    if found is None:
+    products = find(function, catalogue.products())
+    if products is None:
         return None
-    loops = built_loops(found.around)
-    changed = [changes(found.at, loop) for loop in loops]
+    loops = built_loops(products.around)
+    changed = [changes(products.at, loop) for loop in loops]
     grouped = itertools.groupby(zip(changed, loops, strict=True), key=operator.itemgetter(0))
     runs = [[loop for _, loop in run] for _, run in grouped]
     if len(runs) < 3 or not changed[-1]:
         return None
     outer = [loop for run in runs[:-2] for loop in run]
-    unrolled = [loop for loop in found.around if loop.kind not in LOOPS]
-    nest = _ProductLoops(found.read, found.at, outer, runs[-2], runs[-1], unrolled)
+    unrolled = [loop for loop in products.around if loop.kind not in LOOPS]
+    nest = _ProductLoops(products.read, products.at, outer, runs[-2], runs[-1], unrolled)
     return nest if nest.panel_bytes() <= _MOST_BYTES else None
 
 

@@ -10,11 +10,11 @@ from typing import Any
 from tvm import tirx
 from tvm.s_tir import SBlockRealize
 
-from tlmd.alternatives.contraction import flattened, substituted, unflattened, uses
+from tlmd.alternatives.expressions import flattened, substituted, unflattened, uses
 from tlmd.alternatives.implementation import REDUCTION
 
 LOOPS = (tirx.ForKind.SERIAL, tirx.ForKind.PARALLEL)
-"""Those that are loops in the built program, too."""
+"""Kinds of loops that are loops in the built program, too."""
 IMPORT = "pragma_import_llvm"
 """The annotation of a loop whose value is LLVM that the program imports."""
 
@@ -50,7 +50,7 @@ def find(function: Any, names: Sequence[str]) -> Products | None:
 
 
 def built_loops(around: Sequence[Any]) -> list[Any]:
-    """Those that are loops of several turns in the built program."""
+    """The loops around products that have several iterations in the built program."""
     return [loop for loop in around if loop.kind in LOOPS and extent(loop) > 1]
 
 

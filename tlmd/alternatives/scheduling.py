@@ -8,9 +8,9 @@ from typing import Any
 
 from tvm.tirx import IndexMap
 
-from tlmd.alternatives.contraction import flattened
+from tlmd.alternatives.expressions import flattened
 from tlmd.alternatives.implementation import SPATIAL
-from tlmd.alternatives.kernel import VectorUnit
+from tlmd.alternatives.kernel import Kernels, VectorUnit
 from tlmd.alternatives.product_loops import IMPORT
 from tlmd.alternatives.words.words import Words
 
@@ -31,6 +31,10 @@ class StageSchedule:
         """Elements of a vector."""
         return self.unit.lanes
 
+    @property
+    def kernels(self) -> Kernels:
+        return self.unit.kernels
+
     def block(self, name: str) -> Any:
         return self.schedule.get_sblock(name)
 
@@ -39,7 +43,7 @@ class StageSchedule:
         return list(self.schedule.get_loops(self.block(name)))[-count:]
 
     def extents(self, block: Any) -> list[int]:
-        """Of all loops around a block."""
+        """Extents of all loops around a block."""
         return [int(self.schedule.get(loop).extent) for loop in self.schedule.get_loops(block)]
 
     def vectors(self, loop: Any) -> tuple[Any, Any]:
@@ -54,7 +58,7 @@ class StageSchedule:
         self.schedule.vectorize(lane)
 
     def dot_of_words(self, words: Words, unrolled: Iterable[Any], lane: Any, around: Any) -> None:
-        """Like `kernel`, by the dot product of words; `around` is a loop around the kernel."""
+        """Unroll a kernel that multiplies words by a dot product; `around` is a loop around it."""
         for loop in unrolled:
             self.schedule.unroll(loop)
         if words.imported:
@@ -79,6 +83,8 @@ class StageSchedule:
 
 Sketch = Callable[[StageSchedule], None]
 """Schedules a program; what it leaves open is sampled."""
+SketchesOf = Callable[[StageSchedule], list[Sketch]]
+"""The sketches of a program."""
 
 
 def as_matrix(extents: Sequence[int]) -> Any:

@@ -94,9 +94,9 @@ class Result:
     @property
     def precision(self) -> str:
         """The shortest numbers that an exported program multiplies: one of `PRECISIONS`."""
-        from tlmd.alternatives.catalogue import multiplied  # loads TVM; the terminal does not
+        from tlmd.alternatives.catalogue import declared  # loads TVM; the terminal does not
 
-        used = {multiplied(task.alternative) for task in self.alternatives().values()}
+        used = {declared(task.alternative).multiplies for task in self.alternatives().values()}
         return INT8 if "int8" in used else BF16 if "bfloat16" in used else FP32
 
     def summary(self, wall_s: float, whole: tuple[Any, Any] | None) -> dict[str, Any]:

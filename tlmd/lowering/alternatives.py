@@ -22,13 +22,7 @@ from tlmd.data.types import TargetInfo, Task
 from tlmd.lowering import lowering
 from tlmd.lowering.identity import task_id
 from tlmd.lowering.passes import rewrites
-from tlmd.space.hardware.target import (
-    has_bf16,
-    has_features,
-    has_vnni,
-    tvm_target,
-    vector_unit,
-)
+from tlmd.space.hardware.target import has_bf16, has_features, has_vnni, tvm_target, vector_unit
 
 _WORTH_TRYING = 1.5  # times the least work of a group
 _PRECISIONS = {"bfloat16": BF16, "int8": INT8, PARTS: FP32}
@@ -63,11 +57,11 @@ def check_precision(precision: str, on: Iterable[TargetInfo]) -> None:
 def _group(task: Task, strict_numerics: bool, precision: str) -> list[Task]:
     if task.target.device != "cpu" or not (task.constants or task.attention):
         return [task]
-    found = _implementations(task, strict_numerics, precision)
-    most = _WORTH_TRYING * min(one.work for one in found.values())
-    worth = [name for name, one in found.items() if name == DIRECT or one.work < most]
-    ordered = sorted(worth, key=lambda name: found[name].work)
-    return [task if name == DIRECT else as_task(task, name, found[name]) for name in ordered]
+    programs = _implementations(task, strict_numerics, precision)
+    most = _WORTH_TRYING * min(one.work for one in programs.values())
+    worth = [name for name, one in programs.items() if name == DIRECT or one.work < most]
+    ordered = sorted(worth, key=lambda name: programs[name].work)
+    return [task if name == DIRECT else as_task(task, name, programs[name]) for name in ordered]
 
 
 def _implementations(
@@ -116,13 +110,13 @@ def as_task(task: Task, alternative: str, implementation: Implementation) -> Tas
 
 
 def direct_tasks(lowered: IRModule, chosen: Mapping[str, Task]) -> dict[str, str]:
-    """Ids of direct tasks, by the names of tunable functions after `substitute`."""
-    found = {}
+    """Names of tunable functions after `substitute` -> the ids of their direct tasks."""
+    direct = {}
     for var, function in lowered.functions.items():
         if lowering.is_tunable(function):
             key = task_id(lowering.tuning_module(function))
-            found[chosen[key].name if key in chosen else str(var.name_hint)] = key
-    return found
+            direct[chosen[key].name if key in chosen else str(var.name_hint)] = key
+    return direct
 
 
 def substitute(lowered: IRModule, chosen: Mapping[str, Task]) -> IRModule:

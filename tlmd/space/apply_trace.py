@@ -10,7 +10,7 @@ import tvm
 from tvm.s_tir import Schedule, Trace
 from tvm.s_tir import meta_schedule as ms
 
-from tlmd.alternatives.alternative_sketches import sketches
+from tlmd.alternatives import catalogue
 from tlmd.alternatives.named_intrinsics import register_named
 from tlmd.data.types import TargetInfo
 from tlmd.space import intrinsics
@@ -61,7 +61,7 @@ def design_space(target: Any, module: Any, seed: int) -> list[Any]:
     its own sketches: TVM's rules fail for its program, or make worse ones.
     """
     unit = vector_unit(target)
-    own = sketches(module, unit, _PARALLEL_EXTENT)
+    own = list(catalogue.sketches(module, unit, _PARALLEL_EXTENT))
     if not own and target.kind.name != "cuda":
         cores = int(target.attrs.get("num-cores", 1))
         own = expansion_sketches.sketch(module, unit, _PARALLEL_EXTENT, cores)

@@ -188,16 +188,16 @@ def reach(window: Window) -> int:
 
 def named(text: str) -> list[Kernel]:
     """The kernels whose names are in a text, such as that of a trace."""
-    found = dict.fromkeys(_NAMES.findall(text))
-    return [_kernel(numbers, taps, *map(int, tiles)) for numbers, *tiles, taps in found]
+    names = dict.fromkeys(_NAMES.findall(text))
+    return [_kernel(numbers, taps, *map(int, tiles)) for numbers, *tiles, taps in names]
 
 
 def of_function(name: str) -> Kernel:
     """A kernel of the function with this name; the number of its steps may be another one."""
-    found = _NAMES.fullmatch(name) or _WITHOUT_STEPS.fullmatch(name)
-    if found is None:
+    parts = _NAMES.fullmatch(name) or _WITHOUT_STEPS.fullmatch(name)
+    if parts is None:
         raise ValueError(f"{name} is not a kernel of the matrix unit")
-    numbers, *tiles, taps = found.groups()
+    numbers, *tiles, taps = parts.groups()
     return _kernel(numbers, taps, *(int(one or 1) for one in tiles))
 
 

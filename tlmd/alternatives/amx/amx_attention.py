@@ -27,8 +27,8 @@ from tlmd.alternatives.attention.attention import (
     Attention,
 )
 from tlmd.alternatives.attention.attention_operand import Operand
-from tlmd.alternatives.attention.attention_short import implementation
-from tlmd.alternatives.contraction import DTYPE, axis, long
+from tlmd.alternatives.contraction import DTYPE
+from tlmd.alternatives.expressions import axis, long
 from tlmd.alternatives.implementation import DirectProgram, Implementation
 from tlmd.alternatives.kernel import multiple
 from tlmd.alternatives.words import bfloat16
@@ -53,7 +53,7 @@ def unit_attention(direct: DirectProgram, kind: Numbers) -> Implementation | Non
         return None
     given = {one.name: getattr(attention, one.name) for one in fields(Attention)}
     by_unit = UnitAttention(**{**given, "bf16": True}, parts=kind.parts)
-    return implementation(direct, by_unit, kind.work)
+    return by_unit.implementation(direct, kind.work)
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class UnitAttention(Attention):
     """Attention by the matrix unit; `bf16` is true."""
 
     parts: int = 1
-    """Of each number: 1 in bfloat16, 2 in float32."""
+    """Parts of each number: 1 in bfloat16, 2 in float32."""
 
     @property
     def _padded(self) -> tuple[int, int]:

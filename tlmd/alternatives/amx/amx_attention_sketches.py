@@ -18,7 +18,7 @@ _MOST_TILES = 16
 
 
 def sketches(_: StageSchedule) -> list[Sketch]:
-    """Those of a program."""
+    """Sketches of a program."""
     return [by_tiles]
 
 

@@ -20,7 +20,7 @@ from tvm.s_tir import SBlockRealize
 from tlmd.alternatives.amx import amx_grid, amx_packed
 from tlmd.alternatives.amx.amx import Kernel, of_function
 from tlmd.alternatives.amx.amx_code import BEGIN, EDGE, END, LINE_WORDS, NAME, READY, ready_code
-from tlmd.alternatives.contraction import flattened, substituted
+from tlmd.alternatives.expressions import flattened, substituted
 from tlmd.alternatives.implementation import REDUCTION
 from tlmd.alternatives.product_loops import (
     IMPORT,
@@ -42,8 +42,8 @@ _NO_NODE = tirx.const(0, "int32")
 
 def changed(function: Any) -> Any | None:
     """The body of a scheduled program with its calls changed; None where it calls no kernel."""
-    found = find(function, _PRODUCED)
-    prefetched = None if found is None else _prefetched(found)
+    nest = find(function, _PRODUCED)
+    prefetched = None if nest is None else _prefetched(nest)
     is_whole: dict[str, bool] = {}
     kernels: dict[str, Kernel] = {}
 
@@ -71,28 +71,28 @@ def changed(function: Any) -> Any | None:
     body = tvm_ffi.structural_map(function.body, (SBlockRealize, products))
     if not is_whole:
         return None
-    zeros = {f"{name}_init" for name, known in is_whole.items() if known}
+    zeros = {f"{name}_init" for name, begins_at_zero in is_whole.items() if begins_at_zero}
     without = partial(_without_zeros, zeros)
     body = tvm_ffi.structural_map(body, (tirx.SeqStmt, without))
     imported = ready_code(kernel.ready for kernel in kernels.values())
     return tvm_ffi.structural_map(body, (tirx.For, partial(_with_unit, imported)))
 
 
-def _prefetched(found: Products) -> tuple[Any, Any] | None:
+def _prefetched(nest: Products) -> tuple[Any, Any] | None:
     """The address of what is prefetched, and lines in a step; None where no weights come next."""
-    loops = built_loops(found.around)
-    inner = itertools.takewhile(lambda loop: not changes(found.at, loop), reversed(loops))
+    loops = built_loops(nest.around)
+    inner = itertools.takewhile(lambda loop: not changes(nest.at, loop), reversed(loops))
     tiles = list(inner)[::-1]
     outer = loops[: len(loops) - len(tiles)]
     if not outer:
         return None
     counts = list(map(extent, tiles))
     tile = flattened([loop.loop_var for loop in tiles], counts) if tiles else 0
-    _, rows, parts, columns = (int(side.extent) for side in found.read.region)
+    _, rows, parts, columns = (int(side.extent) for side in nest.read.region)
     share = -(-rows // math.prod(counts))
     start = tirx.min(tile * share, rows - share)
-    chosen, row, *rest = (substituted(index, following(outer)) for index in found.at)
-    address = tirx.address_of(tirx.BufferLoad(found.read.source, [chosen, row + start, *rest]))
+    chosen, row, *rest = (substituted(index, following(outer)) for index in nest.at)
+    address = tirx.address_of(tirx.BufferLoad(nest.read.source, [chosen, row + start, *rest]))
     lines = -(-share * parts * columns // LINE_WORDS // (rows // EDGE))
     return address, tirx.const(lines, "int64")
 
@@ -108,8 +108,8 @@ def _with_unit(imported: str, loop: Any) -> Any:
     is_shared = extent(loop) > 1
     kind = loop.kind if is_shared else tirx.ForKind.SERIAL
     own = replaced(loop, loop.body, {**loop.annotations, IMPORT: imported}, kind)
-    found = tirx.SeqStmt([begin, own, end])
-    return tirx.AttrStmt(_NO_NODE, THREADS, _NO_NODE, found) if is_shared else found
+    calls = tirx.SeqStmt([begin, own, end])
+    return tirx.AttrStmt(_NO_NODE, THREADS, _NO_NODE, calls) if is_shared else calls
 
 
 def _without_zeros(names: set[str], statement: Any) -> Any:

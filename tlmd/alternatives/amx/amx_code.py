@@ -22,7 +22,7 @@ BF16, INT8 = "bf16", "int8"
 PARTS = "bf16x3"
 """Instead of a dtype: float32 numbers as two bfloat16 parts, so three products for one."""
 _INSTRUCTIONS = {BF16: "tdpbf16ps", INT8: "tdpbusd"}
-"""By the numbers: the instruction that multiplies two tiles and adds the products to a third."""
+"""Numbers -> the instruction that multiplies two tiles and adds the products to a third."""
 _WORD_BYTES, _ROW_BYTES = 4, 64
 LINE_WORDS = 16  # of the caches
 _DATA, _WEIGHTS = (4, 5), (6, 7)  # registers; those of the sums come before
@@ -107,7 +107,7 @@ products:
 _OF_A_WORD = f"  %word = mul i64 %step, {EDGE}\n"
 _BYTES = "".join(f"  %{name}_bytes = mul i64 %{name}_row, {_WORD_BYTES}\n" for name in "abc")
 Window = Sequence[tuple[int, int]]
-"""Of each dimension of a filter: its taps, and the rows of the data from one tap to the next."""
+"""Taps of each dimension of a filter, and the rows of the data from one tap to the next."""
 PEAK, PEAK_PRODUCTS = "tlmd_amx_peak", 4 * EDGE * EDGE * EDGE
 """The function of `peak_code`, and the products of words of one of its steps."""
 
@@ -204,13 +204,13 @@ def _turn(instruction: str, rows: int, columns: int, parts: int) -> Iterator[str
 
     def register(of: tuple[int, ...], tile: tuple[int, int]) -> tuple[int, bool]:
         """Where a tile is, and whether it is to be loaded."""
-        known = next((one for one in of if held.get(one) == tile), None)
-        chosen = next((one for one in of if one not in held), None) if known is None else known
+        holding = next((one for one in of if held.get(one) == tile), None)
+        chosen = next((one for one in of if one not in held), None) if holding is None else holding
         if chosen is None:
             chosen = next(one for one in held if one in of)
         held.pop(chosen, None)
         held[chosen] = tile
-        return chosen, known is None
+        return chosen, holding is None
 
     for row, column, of_data, of_weights in _order(rows, columns, parts):
         a, is_new = register(_DATA, (row, of_data))

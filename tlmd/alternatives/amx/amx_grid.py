@@ -21,16 +21,8 @@ from tlmd.alternatives.amx import amx
 from tlmd.alternatives.amx.amx_code import EDGE
 from tlmd.alternatives.amx.amx_numbers import Numbers
 from tlmd.alternatives.amx.tile_rows import TileRows
-from tlmd.alternatives.contraction import (
-    Contraction,
-    axis,
-    clamped,
-    flattened,
-    long,
-    same,
-    shape_of,
-    unflattened,
-)
+from tlmd.alternatives.contraction import Contraction, shape_of
+from tlmd.alternatives.expressions import axis, clamped, flattened, long, same, unflattened
 from tlmd.alternatives.kernel import multiple
 
 PRODUCED = "amx_grid_products"
@@ -48,7 +40,7 @@ class Grid:
     """Extents of the result, but for the channels."""
 
     taps: tuple[int, ...]
-    """Of the filter, for each dimension of the image."""
+    """Taps of the filter, one for each dimension of the image."""
 
     height: int
     """Rows of the image in a block."""
@@ -57,17 +49,17 @@ class Grid:
     def window(self) -> tuple[tuple[int, int], ...]:
         """Taps, and rows of the matrix from one to the next, of dimensions with several taps."""
         pitches = [math.prod(self.image[place + 1 :]) for place in range(len(self.image))]
-        found = zip(self.taps, pitches, strict=True)
-        return tuple((count, pitch) for count, pitch in found if count > 1)
+        window = zip(self.taps, pitches, strict=True)
+        return tuple((count, pitch) for count, pitch in window if count > 1)
 
     @property
     def blocks(self) -> int:
-        """Of the rows of the image."""
+        """Number of blocks of rows of the image."""
         return math.prod(self.result[:-1]) // self.height
 
     @property
     def rows(self) -> int:
-        """Of the matrix in a block, whole tiles."""
+        """Rows of the matrix in a block, whole tiles."""
         return multiple(_rows(self.image, self.result, self.height), EDGE)
 
     def start(self, block: Any) -> Any:
@@ -83,14 +75,14 @@ class Grid:
         return flattened([*outer, y // self.height], blocks), row
 
 
-def find(found: Contraction) -> Grid | None:
+def find(contraction: Contraction) -> Grid | None:
     """The grid of a convolution of stride 1 with several taps; None for anything else."""
-    *image, _ = shape_of(found.data.source)
-    *result, _ = shape_of(found.output)
-    left = dict(enumerate(found.reduction[:-1]))
+    *image, _ = shape_of(contraction.data.source)
+    *result, _ = shape_of(contraction.output)
+    left = dict(enumerate(contraction.reduction[:-1]))
     taps = []
     for index, pixel, inputs, outputs in zip(
-        found.data.indices[:-1], found.spatial[:-1], image, result, strict=True
+        contraction.data.indices[:-1], contraction.spatial[:-1], image, result, strict=True
     ):
         extent = inputs - outputs + 1
         tap = next((place for place, one in left.items() if same([index], [pixel + one])), None)
@@ -134,8 +126,8 @@ def products(kind: Numbers, grid: Grid, data: Any, weights: Any, columns: int) -
             first = first + one.var * pitch
         chosen, place = column // panel, column % panel
         word = tap * depth + k.var
-        found = kind.products(data, first, k.var, lambda b: weights[chosen, word, b, place])
-        return te.sum(found, axis=[*taps, k])
+        terms = kind.products(data, first, k.var, lambda b: weights[chosen, word, b, place])
+        return te.sum(terms, axis=[*taps, k])
 
     return te.compute(long((grid.blocks, grid.rows, columns)), value, name=PRODUCED)
 
@@ -152,11 +144,11 @@ def _cost(image: Sequence[int], result: Sequence[int], height: int) -> tuple[int
 
 
 def _rows(image: Sequence[int], result: Sequence[int], height: int) -> int:
-    """Of the matrix, from the first pixel of a block of the result to the last one."""
+    """Rows of the matrix from the first pixel of a block of the result to the last one."""
     return (height - 1) * image[-1] + result[-1]
 
 
 def _unflattened(index: Any, extents: Sequence[int]) -> list[Any]:
-    """As `unflattened`, with numbers for what is always 0."""
+    """Indices as of `unflattened`, with numbers for what is always 0."""
     ones = next(place for place, extent in enumerate([*extents, 0]) if extent != 1)
     return [*([0] * ones), *unflattened(index, extents[ones:])]

@@ -1,8 +1,4 @@
-"""The sketches of convolutions for the CPU's matrix unit whose data are read where they are.
-
-In the first sketch some panels of weights are used for all blocks of rows before the next ones. In
-the second one the pixels of a block are made words before the block, for all panels of weights.
-"""
+"""The sketches of convolutions for the CPU's matrix unit whose data are read where they are."""
 
 from __future__ import annotations
 
@@ -15,34 +11,25 @@ from tlmd.alternatives.amx import amx_grid
 from tlmd.alternatives.amx import amx_packed as stages
 from tlmd.alternatives.amx.amx import BYTES, Kernel
 from tlmd.alternatives.amx.amx_code import EDGE
-from tlmd.alternatives.amx.amx_sketches import align, begin, call, make, numbers_of
+from tlmd.alternatives.amx.amx_sketches import (
+    begin,
+    call,
+    inline_before_matrix,
+    make_matrix,
+    numbers_of,
+    two_sketches,
+)
 from tlmd.alternatives.contraction import shape_of, written_lanes
 from tlmd.alternatives.implementation import REDUCTION
 from tlmd.alternatives.packed import packed
-from tlmd.alternatives.scheduling import Sketch, StageSchedule
+from tlmd.alternatives.scheduling import StageSchedule
 
 _MOST_STEPS, _MOST_PANELS = 72, 64
 
 
-def sketches(_program: StageSchedule) -> list[Sketch]:
-    """Those of a program."""
-    return [by_panels, by_rows]
-
-
-def by_panels(program: StageSchedule) -> None:
-    """Panels of weights for blocks of rows; the pixels are made words before."""
-    _schedule(program, makes_block=False)
-
-
-def by_rows(program: StageSchedule) -> None:
-    """Each block of rows, whose pixels are made words first, for all panels of weights."""
-    _schedule(program, makes_block=True)
-
-
 def _schedule(program: StageSchedule, makes_block: bool) -> None:
     schedule = program.schedule
-    for one in program.names[: program.names.index(stages.MATRIX)]:
-        schedule.compute_inline(program.block(one))
+    passes = inline_before_matrix(program)
     products = program.block(amx_grid.PRODUCED)
     kernel = _kernel(program, products)
     block, rows, columns, *taps, words = schedule.get_loops(products)
@@ -57,8 +44,10 @@ def _schedule(program: StageSchedule, makes_block: bool) -> None:
         schedule.compute_at(program.block(stages.MATRIX), outermost, preserve_unit_loops=True)
     begin(program, kernel, outermost)
     call(program, kernel, products, sums[0], row)
-    make(program, stages.MATRIX, EDGE * BYTES[kernel.numbers])
-    align(program, kernel)
+    make_matrix(program, kernel, passes)
+
+
+sketches = two_sketches(_schedule)
 
 
 def _joined(
@@ -116,5 +105,5 @@ def _window(block: Any) -> tuple[tuple[int, int], ...]:
     taps = [one for one in block.iter_vars if int(one.iter_type) == REDUCTION][:-1]
     first = block.reads[-2].region[0].min
     *pitches, _ = sym.detect_linear_equation(first, [one.var for one in taps])
-    found = zip(taps, pitches, strict=True)
-    return tuple((int(one.dom.extent), int(pitch)) for one, pitch in found)
+    window = zip(taps, pitches, strict=True)
+    return tuple((int(one.dom.extent), int(pitch)) for one, pitch in window)

@@ -13,39 +13,32 @@ from tvm import sym, te, tirx
 
 from tlmd.alternatives.amx.amx_numbers import Numbers
 from tlmd.alternatives.amx.tile_rows import TileRows, padded_rows
-from tlmd.alternatives.contraction import (
-    Contraction,
-    clamped,
-    long,
-    shape_of,
-    substituted,
-    unflattened,
-    uses,
-)
+from tlmd.alternatives.contraction import Contraction, shape_of
+from tlmd.alternatives.expressions import clamped, long, unflattened, uses
 
 LINES = "amx_lines"
 VECTOR = "tlmd.vector"
 """The attribute of the matrix: elements that are copied together."""
 
 
-def are_runs(found: Contraction) -> bool:
+def are_runs(contraction: Contraction) -> bool:
     """Whether the numbers of the taps in the last dimension of the image are neighbours."""
-    if len(found.reduction) < 2:
+    if len(contraction.reduction) < 2:
         return False
-    *before, index, _ = found.data.indices
-    tap = found.reduction[-2]
-    linear = sym.detect_linear_equation(index, [found.spatial[-2], tap])
+    *before, index, _ = contraction.data.indices
+    tap = contraction.reduction[-2]
+    linear = sym.detect_linear_equation(index, [contraction.spatial[-2], tap])
     is_next = len(linear) == 3 and int(linear[1]) == 1 and int(linear[2]) == 0
     return is_next and not any(uses(one, tap) for one in before)
 
 
-def matrix(found: Contraction, kind: Numbers, rows: TileRows, data: Any, name: str) -> Any:
+def matrix(contraction: Contraction, kind: Numbers, rows: TileRows, data: Any, name: str) -> Any:
     """The matrix ``[rows, parts, elements]``, of the data."""
-    outer = shape_of(found.output)[:-1]
-    taps = shape_of(found.weights.source)[:-3]
-    *image, width, channels = shape_of(found.data.source)
-    *before, index, _ = found.data.indices
-    stride, *_ = sym.detect_linear_equation(index, [found.spatial[-2]])
+    outer = shape_of(contraction.output)[:-1]
+    taps = shape_of(contraction.weights.source)[:-3]
+    *image, width, channels = shape_of(contraction.data.source)
+    index, pixel = contraction.data.indices[-2], contraction.spatial[-2]
+    stride, *_ = sym.detect_linear_equation(index, [pixel])
     of_a_run = kind.of_an_element * rows.count
     length = max(width * channels, (outer[-1] - 1) * int(stride) * channels + of_a_run)
     lines = te.compute(long((*image, length)), lambda *at: _number(data, length, *at), name=LINES)
@@ -56,8 +49,7 @@ def matrix(found: Contraction, kind: Numbers, rows: TileRows, data: Any, name: s
         at = unflattened(clamped(row, count, padded), outer)
         segment = clamped(place // rows.apart, rows.segments, -(-rows.elements // rows.apart))
         tap = unflattened(segment, taps) if taps else []
-        values = list(zip([*found.spatial[:-1], *found.reduction[:-2]], [*at, *tap], strict=True))
-        line = [substituted(one, values) for one in before]
+        line = contraction.data_at(at, tap)[:-2]
         first = at[-1] * int(stride) * channels
         return kind.element(
             lambda number: lines[(*line, first + number)], rows, part, place % rows.apart

@@ -11,12 +11,7 @@ from typing import Any
 from tvm import tirx
 
 from tlmd.alternatives.amx.amx_code import BF16, INT8, PRODUCTS
-from tlmd.alternatives.amx.tile_rows import (
-    BYTES_OF_A_ROW,
-    PAIRS_OF_A_ROW,
-    TileRows,
-    tile_rows,
-)
+from tlmd.alternatives.amx.tile_rows import BYTES_OF_A_ROW, PAIRS_OF_A_ROW, TileRows, tile_rows
 from tlmd.alternatives.contraction import shape_of
 from tlmd.alternatives.words import bfloat16, int8
 
@@ -29,7 +24,7 @@ class Numbers:
     parts: int
 
     work: float
-    """Over that of the direct program; it is tried first."""
+    """Work over that of the direct program; it is tried first."""
 
     @property
     def given(self) -> str:
@@ -84,12 +79,12 @@ def pair_of_parts(numbers: Sequence[Any], part: Any | None, is_truncated: bool =
     rest = bfloat16.truncated_rest if is_truncated else bfloat16.rest
     # Bound, because a number may be a choice between an element and the padding.
     names = [tirx.Var(name, "float32") for name in ("lower", "upper")]
-    found = pair(*names)
+    word = pair(*names)
     if part is not None:
-        found = tirx.Select(part == 0, found, pair(*map(rest, names)))
+        word = tirx.Select(part == 0, word, pair(*map(rest, names)))
     for name, number in zip(names, numbers, strict=True):
-        found = tirx.Let(name, number, found)
-    return found
+        word = tirx.Let(name, number, word)
+    return word
 
 
 def _overlapping(place: Any, rows: TileRows) -> Any:

@@ -20,22 +20,13 @@ from typing import Any
 
 from tvm import te
 
-from tlmd.alternatives import contraction
 from tlmd.alternatives.amx import amx, amx_grid, amx_lines
 from tlmd.alternatives.amx.amx_code import BF16, EDGE
 from tlmd.alternatives.amx.amx_grid import Grid
 from tlmd.alternatives.amx.amx_numbers import Numbers
 from tlmd.alternatives.amx.tile_rows import TileRows, padded_rows
-from tlmd.alternatives.contraction import (
-    Contraction,
-    axis,
-    clamped,
-    flattened,
-    long,
-    shape_of,
-    substituted,
-    unflattened,
-)
+from tlmd.alternatives.contraction import Contraction, shape_of, with_constants
+from tlmd.alternatives.expressions import axis, clamped, flattened, long, unflattened, uses
 from tlmd.alternatives.implementation import DirectProgram, Implementation
 from tlmd.alternatives.kernel import multiple
 from tlmd.alternatives.packed.packed import PLACED
@@ -52,28 +43,28 @@ def packed(direct: DirectProgram, kind: Numbers) -> Implementation | None:
     The weights ``[..., N]`` become ``[panels, K, parts, columns]`` words, `columns` those of a
     kernel. In bfloat16 data and weights are rounded to one part or to two parts of each number.
     """
-    found = contraction.with_constants(direct.module["main"], direct.constants, kind.given)
-    rows = None if found is None else _rows(found, kind)
-    if found is None or rows is None:
+    contraction = with_constants(direct.module["main"], direct.constants, kind.given)
+    rows = None if contraction is None else _rows(contraction, kind)
+    if contraction is None or rows is None:
         return None
-    of_a_column = math.prod(shape_of(found.weights.source)[:-1])
-    grid = None if rows.is_run else amx_grid.find(found)
+    of_a_column = math.prod(shape_of(contraction.weights.source)[:-1])
+    grid = None if rows.is_run else amx_grid.find(contraction)
     work = kind.work * rows.elements * kind.of_an_element / of_a_column
     if work > _MOST_WORK:
         return None
     work *= 1 if grid is None else _OF_A_GRID
-    made = contraction.replaced(direct.module, found, _stages(found, kind, rows, grid))
+    made = contraction.replaced(direct.module, _stages(contraction, kind, rows, grid))
     return Implementation(made, direct.flops, direct.work * work)
 
 
-def _rows(found: Contraction, kind: Numbers) -> TileRows | None:
+def _rows(contraction: Contraction, kind: Numbers) -> TileRows | None:
     """The rows of the matrix; None where columns need other data, or these lie otherwise."""
-    indices, rows = found.data.indices, kind.rows(found.weights.source)
-    if any(contraction.uses(index, found.spatial[-1]) for index in indices):
+    indices, rows = contraction.data.indices, kind.rows(contraction.weights.source)
+    if any(uses(index, contraction.spatial[-1]) for index in indices):
         return None
-    if rows is None or not indices[-1].same_as(found.reduction[-1]):
+    if rows is None or not indices[-1].same_as(contraction.reduction[-1]):
         return None
-    return None if rows.is_run and not amx_lines.are_runs(found) else rows
+    return None if rows.is_run and not amx_lines.are_runs(contraction) else rows
 
 
 def rows_of_tiles(rows: int, columns: int) -> int:
@@ -88,13 +79,13 @@ def _columns_of_tiles(rows: int, columns: int) -> int:
     return min(tiles, 2 if -(-rows // EDGE) % 2 == 0 else 4)
 
 
-def _stages(found: Contraction, kind: Numbers, tile_rows: TileRows, grid: Grid | None) -> Any:
+def _stages(contraction: Contraction, kind: Numbers, tile_rows: TileRows, grid: Grid | None) -> Any:
     """The function ``(data, weights, output)`` of the GEMM, and of writing its result."""
-    *outer, columns = shape_of(found.output)
+    *outer, columns = shape_of(contraction.output)
     rows = padded_rows(math.prod(outer)) if grid is None else grid.rows
     panel = EDGE * _columns_of_tiles(rows, columns)
     width = multiple(columns, panel)
-    data = te.placeholder(long(shape_of(found.data.source)), kind.given, name="data")
+    data = te.placeholder(long(shape_of(contraction.data.source)), kind.given, name="data")
     depth = tile_rows.elements // amx.BYTES[kind.numbers]
     weights = te.placeholder(long((width // panel, depth, kind.parts, panel)), WORD, name="weights")
     if grid is not None:
@@ -102,7 +93,7 @@ def _stages(found: Contraction, kind: Numbers, tile_rows: TileRows, grid: Grid |
         products = amx_grid.products(kind, grid, matrix, weights, width)
     else:
         make = partial(amx_lines.matrix, name=MATRIX) if tile_rows.is_run else _matrix
-        matrix = make(found, kind, tile_rows, data)
+        matrix = make(contraction, kind, tile_rows, data)
         products = _products(kind, matrix, weights, width)
 
     def result(*at: Any) -> Any:
@@ -120,16 +111,16 @@ def _products(kind: Numbers, matrix: Any, weights: Any, width: int) -> Any:
 
     def value(row: Any, column: Any) -> Any:
         chosen, place = column // panel, column % panel
-        found = kind.products(matrix, row, k.var, lambda b: weights[chosen, k.var, b, place])
-        return te.sum(found, axis=[k])
+        terms = kind.products(matrix, row, k.var, lambda b: weights[chosen, k.var, b, place])
+        return te.sum(terms, axis=[k])
 
     return te.compute(long((rows, width)), value, name=PRODUCED)
 
 
-def _matrix(found: Contraction, kind: Numbers, tile_rows: TileRows, data: Any) -> Any:
+def _matrix(contraction: Contraction, kind: Numbers, tile_rows: TileRows, data: Any) -> Any:
     """The data as ``[rows, parts, elements]``; what several taps read is rounded only once."""
-    outer = shape_of(found.output)[:-1]
-    taps, width = shape_of(found.weights.source)[:-2], tile_rows.apart
+    outer = shape_of(contraction.output)[:-1]
+    taps, width = shape_of(contraction.weights.source)[:-2], tile_rows.apart
     rows = math.prod(outer)
     padded = padded_rows(rows)
 
@@ -138,7 +129,7 @@ def _matrix(found: Contraction, kind: Numbers, tile_rows: TileRows, data: Any) -
 
     is_rounded = kind.numbers == BF16 and math.prod(taps) > 1
     rounded = te.compute(
-        long((*shape_of(found.data.source)[:-1], kind.parts, width)),
+        long((*shape_of(contraction.data.source)[:-1], kind.parts, width)),
         lambda *at: made(at[:-2], *at[-2:]),
         name=ROUNDED,
     )
@@ -146,8 +137,7 @@ def _matrix(found: Contraction, kind: Numbers, tile_rows: TileRows, data: Any) -
     def element(row: Any, part: Any, index: Any) -> Any:
         at = unflattened(clamped(row, rows, padded), outer)
         *tap, place = unflattened(index, [*taps, width])
-        values = list(zip([*found.spatial[:-1], *found.reduction[:-1]], [*at, *tap], strict=True))
-        before = [substituted(one, values) for one in found.data.indices[:-1]]
+        before = contraction.data_at(at, tap)[:-1]
         return rounded[(*before, part, place)] if is_rounded else made(before, part, place)
 
     shape = padded, kind.parts, math.prod(taps) * width

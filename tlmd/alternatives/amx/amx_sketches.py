@@ -1,13 +1,12 @@
 """The sketches of GEMMs for the CPU's matrix unit: a kernel of tiles, and the loops around it.
 
-In the first sketch the matrix is made before the GEMM begins, in the second one the rows of a
-block before the block. A long sum is done in blocks, each for several panels of weights and the
-rows of a block, whose data then stay in the second-level cache (Goto and van de Geijn, TOMS'08,
-section 4).
+A long sum is done in blocks, each for several panels of weights and the rows of a block, whose data
+then stay in the second-level cache (Goto and van de Geijn, TOMS'08, section 4).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
 from typing import Any
 
 import tvm
@@ -19,37 +18,25 @@ from tlmd.alternatives.amx.amx_code import BF16, EDGE, INT8
 from tlmd.alternatives.contraction import dtype_of, shape_of
 from tlmd.alternatives.packed.packed_sketches import placed_at
 from tlmd.alternatives.product_loops import IMPORT
-from tlmd.alternatives.scheduling import Sketch, StageSchedule
+from tlmd.alternatives.scheduling import SketchesOf, StageSchedule
 from tlmd.alternatives.words.words import WORD, register
 
 _MOST_STEPS, _MOST_TILES, _MOST_PANELS = 48, 64, 64
 _ALIGNED, _APART = 32, 16  # words: rows begin in different sets of the first-level cache
 
 
-def sketches(_program: StageSchedule) -> list[Sketch]:
-    """Those of a program."""
-    return [by_panels, by_rows]
+def two_sketches(schedule: Callable[[StageSchedule, bool], None]) -> SketchesOf:
+    """The sketches of programs with a matrix, by a function of the program and `makes_block`.
 
-
-def by_panels(program: StageSchedule) -> None:
-    """Panels of weights for blocks of rows; the matrix is made before."""
-    _schedule(program, makes_block=False)
-
-
-def by_rows(program: StageSchedule) -> None:
-    """Each block of rows, which are made first, for all panels of weights."""
-    _schedule(program, makes_block=True)
+    In the first one the matrix is made before all loops and panels of weights are used for several
+    blocks of rows; in the second one each block of rows is made first, for all panels of weights.
+    """
+    return lambda _: [lambda one: schedule(one, False), lambda one: schedule(one, True)]
 
 
 def _schedule(program: StageSchedule, makes_block: bool) -> None:
     schedule = program.schedule
-    before = program.names[: program.names.index(stages.MATRIX)]
-    passes = [one for one in (stages.ROUNDED, amx_lines.LINES) if one in before]
-    if amx_lines.LINES in passes and _is_view(program):
-        passes.remove(amx_lines.LINES)
-    for one in before:
-        if one not in passes:
-            schedule.compute_inline(program.block(one))
+    passes = inline_before_matrix(program)
     products = program.block(stages.PRODUCED)
     kernel, blocks = _kernel(program, products)
     rows, columns, words = schedule.get_loops(products)
@@ -64,22 +51,41 @@ def _schedule(program: StageSchedule, makes_block: bool) -> None:
     schedule.reorder(block, chunk, depth, panel, tile, row, column, word)
     if makes_block:
         schedule.compute_at(program.block(stages.MATRIX), block, preserve_unit_loops=True)
-    _write(program, chunk if blocks > 1 else tile)
+    _, lane = placed_at(program, chunk if blocks > 1 else tile)
+    schedule.vectorize(lane)
     outermost = block if makes_block else schedule.fuse(block, chunk)
     begin(program, kernel, outermost)
     call(program, kernel, products, depth, row)
+    make_matrix(program, kernel, passes)
+
+
+sketches = two_sketches(_schedule)
+
+
+def inline_before_matrix(program: StageSchedule) -> list[str]:
+    """Inline the blocks before the matrix, but for passes of their own, which are returned."""
+    before = program.names[: program.names.index(stages.MATRIX)]
+    passes = [one for one in (stages.ROUNDED, amx_lines.LINES) if one in before]
+    if amx_lines.LINES in passes and _is_view(program):
+        passes.remove(amx_lines.LINES)
+    for one in before:
+        if one not in passes:
+            program.schedule.compute_inline(program.block(one))
+    return passes
+
+
+def make_matrix(program: StageSchedule, kernel: Kernel, passes: Collection[str]) -> None:
+    """Make the matrix and what `passes` make before it, by whole vectors."""
+    schedule, each = program.schedule, BYTES[kernel.numbers]
     if amx_lines.LINES in passes:
-        _copy(program)
+        # The padding at the ends of lines is apart from what is copied.
+        *_, place = schedule.get_loops(program.block(amx_lines.LINES))
+        schedule.annotate(place, "pragma_loop_partition_hint", 1)
     for one in (stages.ROUNDED, stages.MATRIX):
         if one in program.names:
-            make(program, one, EDGE * BYTES[kernel.numbers])
-    align(program, kernel)
-
-
-def align(program: StageSchedule, kernel: Kernel) -> None:
-    """Rows of the matrix begin in different sets of the first-level cache."""
-    matrix, each = program.block(stages.MATRIX), BYTES[kernel.numbers]
-    program.schedule.storage_align(matrix, 0, 0, _ALIGNED * each, _APART * each)
+            make(program, one, EDGE * each)
+    matrix = program.block(stages.MATRIX)
+    schedule.storage_align(matrix, 0, 0, _ALIGNED * each, _APART * each)
 
 
 def begin(program: StageSchedule, kernel: Kernel, outermost: Any) -> None:
@@ -122,22 +128,10 @@ def numbers_of(data: Any) -> str:
     return BF16 if dtype_of(data) == WORD else INT8
 
 
-def _write(program: StageSchedule, at: Any) -> None:
-    """Compute at the loop `at` what is done with the result, by whole vectors."""
-    _, lane = placed_at(program, at)
-    program.schedule.vectorize(lane)
-
-
 def _is_view(program: StageSchedule) -> bool:
     """Whether lines are the numbers of the data as they lie, without padding."""
     body = program.schedule.get(program.block(amx_lines.LINES)).body
     return program.names[0] == amx_lines.LINES and isinstance(body.value, tvm.ir.TensorLoad)
-
-
-def _copy(program: StageSchedule) -> None:
-    """Copy lines; the padding at their ends is apart from what is copied."""
-    *_, place = program.schedule.get_loops(program.block(amx_lines.LINES))
-    program.schedule.annotate(place, "pragma_loop_partition_hint", 1)
 
 
 def make(program: StageSchedule, name: str, width: int) -> None:

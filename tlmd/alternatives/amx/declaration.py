@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
+from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from tlmd.alternatives import weights as arrays
 from tlmd.alternatives.alternative import Alternative
 from tlmd.alternatives.amx import (
     amx_attention,
@@ -12,18 +18,13 @@ from tlmd.alternatives.amx import (
     amx_grid_sketches,
     amx_packed,
     amx_sketches,
-    amx_weights,
 )
 from tlmd.alternatives.amx.amx import FEATURES
 from tlmd.alternatives.amx.amx_code import BF16, INT8, PARTS
 from tlmd.alternatives.amx.amx_numbers import Numbers
+from tlmd.alternatives.amx.tile_rows import BYTES_OF_A_ROW, PAIRS_OF_A_ROW, TileRows, tile_rows
 from tlmd.alternatives.implementation import DirectProgram, Implementation
-
-_SKETCHES = {
-    amx_packed.PRODUCED: amx_sketches.sketches,
-    amx_grid.PRODUCED: amx_grid_sketches.sketches,
-    amx_attention.KEYS: amx_attention_sketches.sketches,
-}
+from tlmd.alternatives.weights import Shape
 
 
 def _program(direct: DirectProgram, kind: Numbers) -> Implementation | None:
@@ -32,28 +33,88 @@ def _program(direct: DirectProgram, kind: Numbers) -> Implementation | None:
     return program(direct, kind)
 
 
+def in_pairs(weights: NDArray[np.float32], shape: Shape) -> NDArray[np.uint32]:
+    """Pairs ``[panels, K, parts, columns]`` of a channel and the one after half of the channels.
+
+    They are bfloat16 numbers as they lie in rows of tiles. The second one of two parts is what
+    rounding to the first one leaves.
+    """
+    panels, depth, parts, columns = shape
+    rows, runs = _runs(weights, PAIRS_OF_A_ROW, 2)
+    halves = runs.reshape(rows.segments, 2, rows.count, -1).transpose(0, 2, 1, 3)
+    numbers = _widened(_in_rows(halves, rows), 2, panels * columns)
+    of_parts = []
+    for _ in range(parts):
+        short = arrays.rounded(numbers)
+        of_parts.append(arrays.pairs(short[:, 0], short[:, 1]))
+        numbers = numbers - short.astype(weights.dtype)
+    words = np.stack([part.reshape(depth, panels, columns) for part in of_parts], axis=2)
+    return np.ascontiguousarray(words.transpose(1, 0, 2, 3))
+
+
+def in_quads(weights: NDArray[np.int8], shape: Shape) -> NDArray[np.uint32]:
+    """Words ``[panels, K, 1, columns]`` of four neighbouring channels, as in rows of tiles."""
+    panels, depth, _, columns = shape
+    rows, runs = _runs(weights, BYTES_OF_A_ROW, 1)
+    numbers = _widened(_in_rows(runs, rows), 1, panels * columns)
+    of_panels = numbers.reshape(depth, 4, panels, columns).transpose(2, 0, 3, 1)
+    return arrays.quads(of_panels).reshape(shape)
+
+
+def _runs(
+    weights: NDArray[Any], of_a_row: int, of_an_element: int
+) -> tuple[TileRows, NDArray[Any]]:
+    """How the weights lie in rows of tiles, and the numbers ``[segments, numbers, N]`` of them."""
+    rows = tile_rows(weights.shape, of_a_row, of_an_element)
+    assert rows is not None
+    runs = weights.reshape(rows.segments, rows.numbers, weights.shape[-1])
+    return rows, _widened(runs, 1, of_an_element * rows.count)
+
+
+def _in_rows(numbers: NDArray[Any], rows: TileRows) -> NDArray[Any]:
+    """Numbers ``[segments, elements, ...]`` as ``[elements, ...]`` of whole rows of tiles.
+
+    Where a row begins before the rest of a segment, what it has twice is zero in it.
+    """
+    segments, count, *others = numbers.shape
+    if rows.is_run:
+        return _widened(numbers.reshape(segments * count, *others), 0, rows.elements)
+    whole = count // rows.of_a_row * rows.of_a_row
+    zeros = np.zeros((segments, rows.apart - count, *others), numbers.dtype)
+    filled = np.concatenate([numbers[:, :whole], zeros, numbers[:, whole:]], axis=1)
+    return filled.reshape(rows.elements, *others)
+
+
+def _widened(numbers: NDArray[Any], axis: int, extent: int) -> NDArray[Any]:
+    """The numbers with zeros after them along an axis, which then has this extent."""
+    missing = [(0, extent - n if place == axis else 0) for place, n in enumerate(numbers.shape)]
+    return np.pad(numbers, missing)
+
+
+_SKETCHES = {
+    amx_packed.PRODUCED: amx_sketches.sketches,
+    amx_grid.PRODUCED: amx_grid_sketches.sketches,
+    amx_attention.KEYS: amx_attention_sketches.sketches,
+}
 AMX_BF16 = Alternative(
     "amx_bf16",
     partial(_program, kind=Numbers(BF16, parts=1, work=0.35)),
-    amx_weights.pairs,
+    in_pairs,
     _SKETCHES,
     exact=False,
     multiplies="bfloat16",
     needs=FEATURES[BF16],
 )
-AMX_PARTS = Alternative(
-    "amx_bf16x3",
-    partial(_program, kind=Numbers(BF16, parts=2, work=0.65)),
-    amx_weights.pairs,
-    _SKETCHES,
-    exact=False,
+AMX_PARTS = replace(
+    AMX_BF16,
+    name="amx_bf16x3",
+    find=partial(_program, kind=Numbers(BF16, parts=2, work=0.65)),
     multiplies=PARTS,
-    needs=FEATURES[BF16],
 )
 AMX_INT8 = Alternative(
     "amx_int8",
     partial(_program, kind=Numbers(INT8, parts=1, work=0.2)),
-    amx_weights.quads,
+    in_quads,
     _SKETCHES,
     multiplies="int8",
     needs=FEATURES[INT8],

@@ -15,9 +15,9 @@ from tlmd.alternatives.kernel import multiple
 
 PAIRS_OF_A_ROW, BYTES_OF_A_ROW = 16, 64  # of a tile
 _MOST_FILLED = 1.5  # numbers in the rows of a tap over numbers that are needed
-_MOST_TILES, _SMALL = 1.08, (2, 3, 5, 7)  # of rows of a matrix, over the least; their factors
+_MOST_TILES, _SMALL = 1.08, (2, 3, 5, 7)  # tiles over the least tiles; their prime factors
 _VECTOR = 4
-"""Elements: runs begin at a multiple, so that so many are copied together."""
+"""Elements that are copied together: runs begin at a multiple."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class TileRows:
 
     segments: int
     numbers: int
-    """That a segment needs."""
+    """Numbers that a segment needs."""
 
     count: int
     """Elements of a segment."""
@@ -35,7 +35,7 @@ class TileRows:
     """Elements from the first one of a segment to that of the next one."""
 
     elements: int
-    """In all, whole rows of tiles; what comes after the segments repeats the last one."""
+    """Elements in all, whole rows of tiles; those after the segments repeat the last one."""
 
     is_run: bool
 
@@ -70,8 +70,8 @@ def padded_rows(rows: int) -> int:
     """
     least = -(-rows // EDGE)
     counts = range(least, int(least * _MOST_TILES) + 1)
-    found = (count for count in counts if count % 2 == 0 and _is_smooth(count))
-    return EDGE * next(found, least)
+    shared = (count for count in counts if count % 2 == 0 and _is_smooth(count))
+    return EDGE * next(shared, least)
 
 
 def _is_smooth(number: int) -> bool:

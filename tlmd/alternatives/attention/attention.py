@@ -15,31 +15,32 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
+import tvm
 from tvm import te, tirx
 
 from tlmd.alternatives.attention import softmax
 from tlmd.alternatives.attention.attention_operand import Operand
 from tlmd.alternatives.attention.softmax import LOG2_E, limits, maximum
-from tlmd.alternatives.contraction import DTYPE, axis, clamped, long
+from tlmd.alternatives.contraction import DTYPE
+from tlmd.alternatives.expressions import axis, clamped, long
+from tlmd.alternatives.implementation import DirectProgram, Implementation
 from tlmd.alternatives.kernel import VectorUnit, multiple
 from tlmd.alternatives.words import bfloat16
 
 KEYS, SCORES, BIASED, LIMITS, SHIFTED, WEIGHTS, CONTEXT, PLACED = (
     f"attention_{stage}"
-    for stage in (
-        *("keys", "scores", "biased", "limits", "shifted", "weights"),
-        *("context", "placed"),
-    )
+    for stage in ["keys", "scores", "biased", "limits", "shifted", "weights", "context", "placed"]
 )
 """Names of the blocks."""
 MAXIMA = ("attention_maxima", "attention_few_maxima", "attention_maximum")
 SUMS = ("attention_sums", "attention_few_sums", "attention_sum")
-"""Of each lane of a row, of a few lanes, of the row."""
+"""Blocks of maxima and of sums: of each lane of a row, of a few lanes, of the row."""
 QUERY, SHORT_WEIGHTS, VALUES = "attention_query", "attention_short_weights", "attention_values"
 """Blocks that round to pairs of bfloat16, and the one that copies many values."""
 _FEW_LANES = 4
 _FEW_KEYS = 256
-"""So many values stay in the near caches although their rows are apart; more are copied first."""
+"""Most values that stay in the near caches although their rows are apart: benchmarks/LOG.md,
+"Attention: values of more than 256 keys are copied"."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ class Attention:
     vectors then."""
 
     tensors: tuple[int, int, int] = (0, 1, 2)
-    """Which of the tensors query, key and value are in."""
+    """Positions of the tensors that have query, key and value."""
 
     registers: int = 32
     """Vector registers of the target."""
@@ -101,7 +102,7 @@ class Attention:
     @property
     def _padded(self) -> tuple[int, int]:
         """Rows in all, and keys of a panel."""
-        return VectorUnit(self.lanes, self.registers).padded(self.rows, self.keys)
+        return VectorUnit(self.lanes, self.registers).kernels.pad_both(self.rows, self.keys)
 
     @property
     def padded_keys(self) -> int:
@@ -111,6 +112,13 @@ class Attention:
     def has_heads_of(self, least: int) -> bool:
         """Whether so many elements divide those of a head of the keys and of the values."""
         return not any(one.size("D") % least for one in (self.key, self.value))
+
+    def implementation(self, direct: DirectProgram, work: float) -> Implementation:
+        """The program, with the parameters of the direct one. `work`: over the direct one's."""
+        *given, _ = direct.module["main"].params
+        tensors = [te.placeholder(p.ty.shape, DTYPE, name=f"p{i}") for i, p in enumerate(given)]
+        module = tvm.IRModule({"main": te.create_prim_func([*tensors, self(*tensors)])})
+        return Implementation(module, direct.flops, direct.work * work)
 
     def __call__(self, *given: Any) -> Any:
         """The result as a tensor expression.
@@ -127,24 +135,22 @@ class Attention:
             scores = self._biased(scores, *bias)
         highest = self._reduced(scores, self.padded_keys, maximum, *MAXIMA)
         weights = self._weights(scores, highest, LOG2_E / unit)
+        summed = weights
         if self.bf16:
-            short = self._pairs(weights)
-            pairs = int(short.shape[-1])
-            total = self._reduced(partial(self._added, short), pairs, te.sum, *SUMS)
-            context = self._context(short, value)
-        else:
-            total = self._reduced(weights, self.padded_keys, te.sum, *SUMS)
-            context = self._context(weights, value)
+            weights = self._pairs(weights)
+            summed = partial(self._added, weights)
+        total = self._reduced(summed, int(weights.shape[-1]), te.sum, *SUMS)
+        context = self._context(weights, value)
         heads = self.query.size("H")
 
         def placed(image: Any, row: Any, head: Any, column: Any) -> Any:
             group = image * heads + head
             # One division for each row; LLVM moves it out of the loop.
-            found = context[group, row, column] * (tirx.const(1, DTYPE) / total[group, row])
+            element = context[group, row, column] * (tirx.const(1, DTYPE) / total[group, row])
             if not self.is_safe:
-                return found
+                return element
             has_keys = highest[group, row] > tirx.const(-math.inf, DTYPE)
-            return tirx.Select(has_keys, found, tirx.const(0, DTYPE))
+            return tirx.Select(has_keys, element, tirx.const(0, DTYPE))
 
         shape = (self.query.size("B"), self.rows, heads, self.value.size("D"))
         return te.compute(long(shape), placed, name=PLACED)
@@ -237,12 +243,12 @@ class Attention:
         """Combine `extent` values of each row, in three steps with these `names`: of each lane, of
         each of a few lanes, of all. So the first two work on vectors; LLVM gathers to add one."""
         lanes = math.gcd(extent, self.lanes)
-        found = self._folded(values, combine, extent, lanes, names[0])
+        folded = self._folded(values, combine, extent, lanes, names[0])
         if lanes > _FEW_LANES:
-            found = self._folded(found, combine, lanes, _FEW_LANES, names[1])
+            folded = self._folded(folded, combine, lanes, _FEW_LANES, names[1])
             lanes = _FEW_LANES
         lane = axis(lanes, "lane")
-        return self._stage((), lambda g, i: combine(found[g, i, lane], axis=lane), names[2])
+        return self._stage((), lambda g, i: combine(folded[g, i, lane], axis=lane), names[2])
 
     def _folded(self, values: Any, combine: Any, extent: int, lanes: int, name: str) -> Any:
         """Combines values whose places are equal modulo `lanes`."""

@@ -14,7 +14,7 @@ class Operand:
     """A permutation of ``BHLD``: images, heads, rows (or keys), elements of a head."""
 
     shape: tuple[int, ...]
-    """Of the whole tensor."""
+    """Extents of the whole tensor."""
 
     first: int = 0
     """The first head."""
@@ -23,7 +23,7 @@ class Operand:
     """How many heads; None: all."""
 
     step: int = 1
-    """From one head to the next."""
+    """Heads from one of its own to the next."""
 
     def size(self, letter: str) -> int:
         """The extent of one dimension; of the heads, how many are its own."""

@@ -9,12 +9,12 @@ from tlmd.alternatives.attention import attention as stages
 from tlmd.alternatives.scheduling import Sketch, StageSchedule
 from tlmd.alternatives.words import bfloat16
 
-# Of each kernel, which is unrolled: with larger ones LLVM takes seconds.
+# Limits of a kernel, which is unrolled: with larger ones LLVM takes seconds.
 _MOST_VECTORS, _MOST_UNROLLED = 4, 4
 
 
 def sketches(program: StageSchedule) -> list[Sketch]:
-    """Those of a program; those for the matrix unit are in `amx`."""
+    """Sketches of a program; those for the matrix unit are in `amx`."""
     return [by_rows] if stages.KEYS in program.names else []
 
 
@@ -24,7 +24,7 @@ def by_rows(program: StageSchedule) -> None:
     scores, context = program.block(stages.SCORES), program.block(stages.CONTEXT)
     _, rows, keys, depth = schedule.get_loops(scores)
     width = int(schedule.get(scores).reads[1].source.ty.shape[-1]) // program.lanes
-    blocks, tiles, row = schedule.sample_perfect_tile(rows, 3, program.unit.most_rows(width))
+    blocks, tiles, row = schedule.sample_perfect_tile(rows, 3, program.kernels.most_rows(width))
     panel, vectors, lane = schedule.split(keys, [None, width, program.lanes])
     _, key_vectors = schedule.sample_perfect_tile(vectors, 2, _MOST_VECTORS)
     schedule.fuse(panel, vectors, lane)  # the block is moved as a whole

@@ -1,12 +1,25 @@
-"""The alternative of attention in bfloat16. That for the matrix unit is declared in `amx`."""
+"""The alternative of attention in bfloat16. Those for the matrix unit are declared in `amx`."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tlmd.alternatives.alternative import Alternative
-from tlmd.alternatives.attention.attention import SCORES
-from tlmd.alternatives.attention.attention_short import short_attention
+from tlmd.alternatives.attention.attention import SCORES, Attention
 from tlmd.alternatives.attention.attention_sketches import sketches
+from tlmd.alternatives.implementation import DirectProgram, Implementation
 from tlmd.alternatives.words import bfloat16
+
+
+def short_attention(direct: DirectProgram) -> Implementation | None:
+    """The program in bfloat16; None where heads are no whole vectors of pairs."""
+    if not direct.attention:
+        return None
+    attention = Attention.from_json(direct.attention)
+    if not attention.has_heads_of(bfloat16.PAIR * attention.lanes):
+        return None
+    return replace(attention, bf16=True).implementation(direct, 1 / bfloat16.PAIR)
+
 
 ATTENTION_BF16 = Alternative(
     "bf16",
@@ -17,4 +30,3 @@ ATTENTION_BF16 = Alternative(
     multiplies="bfloat16",
     needs=(bfloat16.FEATURE,),
 )
-IN_BFLOAT16 = (ATTENTION_BF16,)

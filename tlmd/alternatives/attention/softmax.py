@@ -47,10 +47,10 @@ def _power(exponent: Any, polynomial: Sequence[float]) -> Any:
     # then makes them of several iterations, and shuffles.
     whole = tirx.round(clipped)
     part = clipped - whole
-    *factors, found = map(_float, polynomial)
+    *factors, power = map(_float, polynomial)
     for factor in reversed(factors):
-        found = found * part + factor
-    bits = tirx.reinterpret("int32", found) + (whole.astype("int32") << _MANTISSA)
+        power = power * part + factor
+    bits = tirx.reinterpret("int32", power) + (whole.astype("int32") << _MANTISSA)
     return tirx.reinterpret("float32", bits)
 
 

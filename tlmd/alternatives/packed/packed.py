@@ -18,20 +18,15 @@ from typing import Any
 
 from tvm import te, tirx
 
-from tlmd.alternatives import contraction, groups
+from tlmd.alternatives import groups
 from tlmd.alternatives.contraction import (
     DTYPE,
     Contraction,
-    axis,
-    clamped,
-    dtype_of,
-    flattened,
-    long,
     shape_of,
-    substituted,
-    unflattened,
+    with_constants,
     written_lanes,
 )
+from tlmd.alternatives.expressions import axis, clamped, flattened, long, unflattened, uses
 from tlmd.alternatives.groups import Blocks
 from tlmd.alternatives.implementation import DirectProgram, Implementation
 from tlmd.alternatives.kernel import VectorUnit, multiple
@@ -56,67 +51,69 @@ def packed(direct: DirectProgram, words: Words | None = None) -> Implementation 
     for words of bfloat16 data and weights are rounded.
     """
     dtype = words.given if words else DTYPE
-    found = contraction.with_constants(direct.module["main"], direct.constants, dtype)
-    if found is None:
+    contraction = with_constants(direct.module["main"], direct.constants, dtype)
+    if contraction is None:
         return None
     unit = direct.unit
-    columns, lanes = shape_of(found.output)[-1], unit.lanes
-    blocks = _blocks(found, unit)
+    columns, lanes = shape_of(contraction.output)[-1], unit.lanes
+    blocks = _blocks(contraction, unit)
     if blocks is None or written_lanes(columns, lanes) * _NARROWEST < lanes:
         return None
-    if words and not _has_words(found, blocks, words):
+    if words and not _has_words(contraction, blocks, words):
         return None
-    made = contraction.replaced(direct.module, found, _stages(found, blocks, unit, words))
+    made = contraction.replaced(direct.module, _stages(contraction, blocks, unit, words))
     work = _CHEAPER * direct.work * multiple(columns, lanes) / columns * blocks.zeros
     return Implementation(made, direct.flops, work / words.count if words else work)
 
 
-def _blocks(found: Contraction, unit: VectorUnit) -> Blocks | None:
+def _blocks(contraction: Contraction, unit: VectorUnit) -> Blocks | None:
     """The blocks of columns; None where this is neither a GEMM nor a grouped convolution."""
-    column = found.spatial[-1]
-    uses = [contraction.uses(index, column) for index in found.data.indices]
-    if not any(uses):  # each column needs all of the data
-        return groups.whole(found)
-    blocks = None if any(uses[:-1]) else groups.find(found, column, found.reduction[-1], unit.lanes)
-    return blocks if blocks and blocks.columns % _padded(found, blocks, unit)[1] == 0 else None
+    column = contraction.spatial[-1]
+    *outer, innermost = [uses(index, column) for index in contraction.data.indices]
+    if any(outer):
+        return None
+    if not innermost:  # each column needs all of the data
+        return groups.whole(contraction)
+    blocks = groups.find(contraction, column, contraction.reduction[-1], unit.lanes)
+    return (
+        blocks if blocks and blocks.columns % _padded(contraction, blocks, unit)[1] == 0 else None
+    )
 
 
-def _padded(found: Contraction, blocks: Blocks, unit: VectorUnit) -> tuple[int, int]:
+def _padded(contraction: Contraction, blocks: Blocks, unit: VectorUnit) -> tuple[int, int]:
     """Rows in all, and columns of a panel.
 
     No row is too many where the sketch of `GROUPED` can have blocks of whole rows of the image.
     """
-    *outer, width = shape_of(found.output)[:-1]
-    if _is_padded_and_grouped(found, blocks):
-        _, panel = unit.divided(width, blocks.columns)
-        if unit.dividing_rows(width, panel // unit.lanes):
+    *outer, width = shape_of(contraction.output)[:-1]
+    if _is_padded_and_grouped(contraction, blocks):
+        _, panel = unit.kernels.pad_rows(width, blocks.columns)
+        if unit.kernels.dividing_rows(width, panel // unit.lanes):
             return math.prod(outer) * width, panel
-    return unit.padded(math.prod(outer) * width, blocks.columns)
+    return unit.kernels.pad_both(math.prod(outer) * width, blocks.columns)
 
 
-def _is_padded_and_grouped(found: Contraction, blocks: Blocks) -> bool:
-    return blocks.is_grouped and found.is_padded and len(shape_of(found.output)) > 2
+def _is_padded_and_grouped(contraction: Contraction, blocks: Blocks) -> bool:
+    return blocks.is_grouped and contraction.is_padded and len(shape_of(contraction.output)) > 2
 
 
-def _has_words(found: Contraction, blocks: Blocks, words: Words) -> bool:
+def _has_words(contraction: Contraction, blocks: Blocks, words: Words) -> bool:
     """Whether the innermost sum goes along the innermost dimension of the data, in full words."""
-    last = found.reduction[-1]
+    last = contraction.reduction[-1]
     padded = multiple(blocks.channels, words.count)
     if blocks.is_grouped:
         return padded == blocks.channels
-    is_along: bool = found.data.indices[-1].same_as(last)
+    is_along: bool = contraction.data.indices[-1].same_as(last)
     return is_along and padded <= _MOST_FILLED * blocks.channels
 
 
-def _stages(found: Contraction, blocks: Blocks, unit: VectorUnit, words: Words | None) -> Any:
+def _stages(contraction: Contraction, blocks: Blocks, unit: VectorUnit, words: Words | None) -> Any:
     """The function ``(data, weights, output)`` of the GEMM, and of writing its result."""
-    spatial, reduction = found.spatial, found.reduction
-    *outer, columns = shape_of(found.output)
-    rows, depth = math.prod(outer), [*shape_of(found.weights.source)[:-2], blocks.channels]
-    padded, panel = _padded(found, blocks, unit)
-    dtype = dtype_of(found.data.source)
-    given = te.placeholder(long(shape_of(found.data.source)), dtype, name="data")
-    data, product = given, operator.mul
+    *outer, columns = shape_of(contraction.output)
+    rows, depth = math.prod(outer), [*shape_of(contraction.weights.source)[:-2], blocks.channels]
+    padded, panel = _padded(contraction, blocks, unit)
+    given = contraction.placeholder()
+    data, dtype, product = given, given.dtype, operator.mul
     if words:
         depth = [*depth[:-1], -(-depth[-1] // words.count)]
         data, dtype, product = _of_words(given, words, blocks), WORD, words.product
@@ -127,15 +124,14 @@ def _stages(found: Contraction, blocks: Blocks, unit: VectorUnit, words: Words |
 
     def value(row: Any, column: Any) -> Any:
         at = unflattened(clamped(row, rows, padded), outer)
-        values = list(zip([*spatial[:-1], *reduction], [*at, *(a.var for a in axes)], strict=True))
-        indices = [substituted(index, values) for index in found.data.indices]
+        indices = contraction.data_at(at, [one.var for one in axes])
         if blocks.is_grouped:
             indices[-1] = column // blocks.columns * depth[-1] + axes[-1].var
         k = flattened([a.var for a in axes], depth)
         weight = weights[column // panel, k, column % panel]
         return te.sum(product(_element(data, indices, words), weight), axis=axes)
 
-    name = GROUPED if _is_padded_and_grouped(found, blocks) else PRODUCTS
+    name = GROUPED if _is_padded_and_grouped(contraction, blocks) else PRODUCTS
     products = te.compute(long((padded, multiple(columns, panel))), value, name=name)
     placed = te.compute(
         long((*outer, columns)),

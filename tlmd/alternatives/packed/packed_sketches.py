@@ -21,6 +21,7 @@ from typing import Any
 
 from tlmd.alternatives import contraction
 from tlmd.alternatives.contraction import dtype_of, written_lanes
+from tlmd.alternatives.expressions import uses
 from tlmd.alternatives.packed import packed as stages
 from tlmd.alternatives.scheduling import Sketch, StageSchedule, as_matrix
 from tlmd.alternatives.words import bfloat16, int8
@@ -34,14 +35,14 @@ class _GemmLoops:
     """The loops of the GEMM."""
 
     blocks: Sequence[Any]
-    """Over the blocks of rows, where there are any."""
+    """Loops over the blocks of rows, where there are any."""
 
     panel: Any
     part: Any
-    """Over the tiles of a panel."""
+    """Loop over the tiles of a panel."""
 
     tiles: Sequence[Any]
-    """Over the tiles of the rows: of the image, where a block has such, and of one of them."""
+    """Loops over the tiles of rows: of the image, where a block has such, and of one of them."""
 
     sums: Sequence[Any]
     kernel: Sequence[Any]
@@ -58,7 +59,7 @@ _SplitRows = Callable[[StageSchedule, Any, int], _RowLoops]
 
 
 def sketches(program: StageSchedule) -> list[Sketch]:
-    """Those of a program."""
+    """Sketches of a program."""
     if stages.GROUPED in program.names:
         return [by_panels]
     return [by_tiles, by_blocks, *([by_rows] if _is_grouped(program) else [])]
@@ -105,12 +106,12 @@ def _is_grouped(program: StageSchedule) -> bool:
     """Whether the columns of a panel need only some of the channels."""
     products = program.schedule.get(program.block(stages.PRODUCTS))
     column = products.iter_vars[1].var
-    return contraction.uses(products.reads[0].region[-1].min, column)
+    return uses(products.reads[0].region[-1].min, column)
 
 
 def _tiled_rows(program: StageSchedule, rows: Any, vectors: int, loops: int = 2) -> _RowLoops:
     """Tiles of rows; with three `loops` in blocks of several tiles."""
-    *blocks, tile, row = program.tile(rows, loops, program.unit.most_rows(vectors))
+    *blocks, tile, row = program.tile(rows, loops, program.kernels.most_rows(vectors))
     return blocks, (tile,), row
 
 
@@ -118,7 +119,7 @@ def _blocks_of_image(program: StageSchedule, rows: Any, vectors: int) -> _RowLoo
     """Blocks of whole rows of the image; none where no good kernel divides its width."""
     *_, height, width, _ = program.extents(program.block(stages.PLACED))
     blocks, lines = [], []
-    if program.unit.dividing_rows(width, vectors) is not None:
+    if program.kernels.dividing_rows(width, vectors) is not None:
         image, line, rows = program.schedule.split(rows, [None, height, width])
         block, line = program.tile(line, 2, _MOST_IMAGE_ROWS)
         blocks, lines = [image, block], [line]
@@ -129,12 +130,11 @@ def _blocks_of_image(program: StageSchedule, rows: Any, vectors: int) -> _RowLoo
 def _kernels(program: StageSchedule, rows: Any, vectors: int) -> list[Any]:
     """Tiles of as many rows as the largest good kernel has; sampled where none divides them.
 
-    Where they were always sampled, the shipped models, which have learnt nothing of grouped
-    convolutions by panels, preferred kernels of two rows.
+    Sampled ones were too small: benchmarks/LOG.md, "Grouped convolutions: a sketch of their own".
     """
-    kernel = program.unit.dividing_rows(int(program.schedule.get(rows).extent), vectors)
+    kernel = program.kernels.dividing_rows(int(program.schedule.get(rows).extent), vectors)
     if kernel is None:
-        return program.tile(rows, 2, program.unit.most_rows(vectors))
+        return program.tile(rows, 2, program.kernels.most_rows(vectors))
     return list(program.schedule.split(rows, [None, kernel]))
 
 
@@ -206,7 +206,7 @@ def _products(program: StageSchedule) -> str:
 
 
 def _inlined(program: StageSchedule, before: list[str]) -> list[str]:
-    """Which blocks `before` the products are no passes: paddings of words, or of nothing."""
+    """Blocks `before` the products that are no passes: paddings of words, or of nothing."""
     if before[-1:] in ([stages.PAIRS], [stages.FILLED]):
         return before[:-1]
     is_copy = before and contraction.is_copy(program.schedule.get(program.block(before[0])))

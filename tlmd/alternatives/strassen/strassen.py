@@ -13,26 +13,16 @@ needs only one tile of each product.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 from tvm import te, tirx
 
-from tlmd.alternatives import contraction
-from tlmd.alternatives.combinations import row_of
-from tlmd.alternatives.contraction import (
-    DTYPE,
-    Contraction,
-    axis,
-    clamped,
-    flattened,
-    long,
-    shape_of,
-    substituted,
-    unflattened,
-)
+from tlmd.alternatives.combinations import Matrix, row_of
+from tlmd.alternatives.contraction import DTYPE, Contraction, shape_of, with_constants
+from tlmd.alternatives.expressions import axis, clamped, flattened, long, unflattened, uses
 from tlmd.alternatives.implementation import PER_WEIGHT, DirectProgram, Implementation
 from tlmd.alternatives.kernel import VectorUnit
-from tlmd.alternatives.strassen.multiplications import Multiplication
 
 SUMS, PRODUCTS, COMBINED, PLACED = (
     f"strassen_{stage}" for stage in ("sums", "products", "combined", "placed")
@@ -41,17 +31,43 @@ _LEAST_ROWS = 5  # of a part
 _PER_ELEMENT = 14  # operations of a multiply-add loop: to make and read a sum of two elements
 
 
+@dataclass(frozen=True)
+class Multiplication:
+    """An algorithm for the product of two matrices in ``parts x parts`` parts each.
+
+    ``output = C [(A data) * (B weights)]``, where data, weights and output are lists of parts, row
+    by row, and ``*`` multiplies matrices one by one.
+    """
+
+    data: Matrix
+    """A, ``[products, parts**2]``."""
+
+    weights: Matrix
+    """B, ``[products, parts**2]``."""
+
+    output: Matrix
+    """C, ``[parts**2, products]``."""
+
+    @property
+    def products(self) -> int:
+        return len(self.data)
+
+    @property
+    def parts(self) -> int:
+        """Parts of a matrix in each direction."""
+        return math.isqrt(len(self.output))
+
+
 def strassen(by: Multiplication, direct: DirectProgram) -> Implementation | None:
     """Strassen's program; None where `direct` is no GEMM, and where this is not less work.
 
-    Its weights are an argument ``[products, panels, K / parts, columns]`` at the same position.
     A convolution of 1 x 1 is a GEMM, too.
     """
-    found = contraction.with_constants(direct.module["main"], direct.constants)
-    if found is None or not _is_gemm(found):
+    contraction = with_constants(direct.module["main"], direct.constants)
+    if contraction is None or not _is_gemm(contraction):
         return None
-    *outer, columns = shape_of(found.output)
-    rows, depth = math.prod(outer), shape_of(found.weights.source)[-2]
+    *outer, columns = shape_of(contraction.output)
+    rows, depth = math.prod(outer), shape_of(contraction.weights.source)[-2]
     is_divided = depth % by.parts == columns % (by.parts * direct.unit.lanes) == 0
     if not is_divided or rows < _LEAST_ROWS * by.parts:
         return None
@@ -61,38 +77,37 @@ def strassen(by: Multiplication, direct: DirectProgram) -> Implementation | None
     work = flops + per_part * PER_WEIGHT * depth * columns + _PER_ELEMENT * elements
     if work >= direct.work:
         return None
-    module = contraction.replaced(direct.module, found, _stages(found, by, direct.unit))
+    module = contraction.replaced(direct.module, _stages(contraction, by, direct.unit))
     return Implementation(module, flops, work)
 
 
-def _is_gemm(found: Contraction) -> bool:
+def _is_gemm(contraction: Contraction) -> bool:
     """Whether it is ``out[..., n] += data[..., k] * weights[..., k, n]``, without a window."""
-    column, summed = found.spatial[-1], found.reduction[-1]
-    *outer, last = found.data.indices
+    column, summed = contraction.spatial[-1], contraction.reduction[-1]
+    *outer, last = contraction.data.indices
     is_along: bool = last.same_as(summed)
-    has_no_window = math.prod(shape_of(found.weights.source)[:-2]) == 1
-    reads = (contraction.uses(index, one) for index in outer for one in (column, summed))
+    has_no_window = math.prod(shape_of(contraction.weights.source)[:-2]) == 1
+    reads = (uses(index, one) for index in outer for one in (column, summed))
     return is_along and has_no_window and not any(reads)
 
 
-def _stages(found: Contraction, by: Multiplication, unit: VectorUnit) -> Any:
+def _stages(contraction: Contraction, by: Multiplication, unit: VectorUnit) -> Any:
     """The function ``(data, weights, output)`` of the GEMM in stages."""
-    spatial, reduction, parts = found.spatial, found.reduction, by.parts
-    *outer, columns = shape_of(found.output)
-    rows, inner = math.prod(outer), shape_of(found.weights.source)[-2] // parts
-    part, width = unit.divided(-(-rows // parts), columns // parts)
+    parts = by.parts
+    *outer, columns = shape_of(contraction.output)
+    rows, inner = math.prod(outer), shape_of(contraction.weights.source)[-2] // parts
+    part, width = unit.kernels.pad_rows(-(-rows // parts), columns // parts)
     panels = columns // (parts * width)
-    data = te.placeholder(long(shape_of(found.data.source)), DTYPE, name="data")
+    data = contraction.placeholder()
     weights = te.placeholder(long((by.products, panels, inner, width)), DTYPE, name="weights")
 
     def element(index: Any, r: Any, k: Any) -> Any:
-        """Of the part with this index, in row `r` and column `k`."""
+        """An element of the part with this index, in its row `r` and column `k`."""
         of_row, of_column = divmod(int(index.value), parts)
         row = clamped(r * parts + of_row, rows, parts * part)
-        taps = [tirx.const(0, "int64")] * (len(reduction) - 1)
-        at = [*unflattened(row, outer), *taps, k + of_column * inner]
-        values = list(zip([*spatial[:-1], *reduction], at, strict=True))
-        return data[tuple(substituted(index, values) for index in found.data.indices)]
+        taps = [tirx.const(0, "int64")] * (len(contraction.reduction) - 1)
+        terms = [*taps, k + of_column * inner]
+        return data[tuple(contraction.data_at(unflattened(row, outer), terms))]
 
     sums = te.compute(
         long((by.products, part, inner)),
@@ -113,8 +128,6 @@ def _stages(found: Contraction, by: Multiplication, unit: VectorUnit) -> Any:
 
     whole = te.compute(long((parts * part, columns)), combined, name=COMBINED)
     placed = te.compute(
-        long((*outer, columns)),
-        lambda *at: whole[flattened(at[:-1], outer), at[-1]],
-        name=PLACED,
+        long((*outer, columns)), lambda *at: whole[flattened(at[:-1], outer), at[-1]], name=PLACED
     )
     return te.create_prim_func([data, weights, placed])

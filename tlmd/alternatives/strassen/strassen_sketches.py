@@ -19,7 +19,7 @@ _MOST_VECTORS, _MOST_UNROLLED = 4, 8
 
 
 def sketches(_: StageSchedule) -> list[Sketch]:
-    """Those of a program."""
+    """Sketches of a program."""
     return [by_rows, by_panels]
 
 
@@ -58,7 +58,7 @@ def _factors(program: StageSchedule, deep: int) -> tuple[list[Any], list[Any], l
         schedule.compute_inline(program.block(name))
     _, rows, _, columns, depth = schedule.get_loops(program.block(stages.PRODUCTS))
     vectors, lane = program.vectors(columns)
-    most_rows = program.unit.most_rows(int(schedule.get(vectors).extent))
+    most_rows = program.kernels.most_rows(int(schedule.get(vectors).extent))
     factors = (
         list(schedule.sample_perfect_tile(rows, 3, most_rows)),
         list(schedule.sample_perfect_tile(vectors, 2, _MOST_VECTORS)),

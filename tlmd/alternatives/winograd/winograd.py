@@ -13,24 +13,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from tvm import te, tirx
 
-from tlmd.alternatives import contraction, groups
-from tlmd.alternatives.combinations import row_of
-from tlmd.alternatives.contraction import (
-    DTYPE,
-    Contraction,
-    axis,
-    long,
-    same,
-    shape_of,
-)
+from tlmd.alternatives import groups
+from tlmd.alternatives.combinations import Matrix, row_of
+from tlmd.alternatives.contraction import DTYPE, Contraction, find_contraction, shape_of
+from tlmd.alternatives.expressions import axis, long, same
 from tlmd.alternatives.groups import Blocks
 from tlmd.alternatives.implementation import PER_WEIGHT, DirectProgram, Implementation
 from tlmd.alternatives.kernel import VectorUnit
-from tlmd.alternatives.winograd.filterings import Filtering
 from tlmd.alternatives.winograd.winograd_tiles import Planes, arranged
 
 PAD, ROWS, TILES, PRODUCTS, SUMS, OUTPUTS, PLACED = (
@@ -40,21 +34,46 @@ PAD, ROWS, TILES, PRODUCTS, SUMS, OUTPUTS, PLACED = (
 _PER_WIDTH = 3  # operations of a multiply-add loop: an element of a tile, by the tile's width
 
 
+@dataclass(frozen=True)
+class Filtering:
+    """The matrices of F(m x m, 3 x 3); a tile of the input has ``(m + 2)**2`` elements.
+
+    ``output = A^T [(G w G^T) * (B^T d B)] A`` for a 3 x 3 filter `w` and a tile `d`.
+    """
+
+    data: Matrix
+    """B^T, ``[m + 2, m + 2]``."""
+
+    weights: Matrix
+    """G, ``[m + 2, 3]``."""
+
+    output: Matrix
+    """A^T, ``[m, m + 2]``."""
+
+    @property
+    def outputs(self) -> int:
+        """m: outputs of a tile in each direction."""
+        return len(self.output)
+
+    @property
+    def inputs(self) -> int:
+        """m + 2: inputs of a tile in each direction."""
+        return len(self.data)
+
+
 def winograd(filtering: Filtering, direct: DirectProgram) -> Implementation | None:
     """Winograd's program; None where `direct` is no such convolution.
 
-    Its weights are an argument ``[m + 2, m + 2, panels, CI, columns]`` at the same position, of a
-    3-D convolution ``[m + 2, m + 2, panels, planes * CI, columns]``, of a grouped one ``[m + 2,
-    m + 2, blocks, channels, columns]``. The channels must be a multiple of a vector.
+    The channels must be a multiple of a vector.
     """
-    found = contraction.find(direct.module["main"])
-    if found is None or not _is_convolution(found):
+    contraction = find_contraction(direct.module["main"])
+    if contraction is None or not _is_convolution(contraction):
         return None
     lanes = direct.unit.lanes
-    blocks = _blocks(found, lanes)
-    *planes, height, width, outputs = shape_of(found.output)
-    *taps, _, _, inputs, _ = shape_of(found.weights.source)
-    channels = shape_of(found.data.source)[-1]
+    blocks = _blocks(contraction, lanes)
+    *planes, height, width, outputs = shape_of(contraction.output)
+    *taps, _, _, inputs, _ = shape_of(contraction.weights.source)
+    channels = shape_of(contraction.data.source)[-1]
     if blocks is None or channels % lanes or outputs % lanes:
         return None
     tiles = math.prod(planes) * -(-height // filtering.outputs) * -(-width // filtering.outputs)
@@ -66,46 +85,48 @@ def winograd(filtering: Filtering, direct: DirectProgram) -> Implementation | No
     # several times as many, the tiles are a smaller part of the whole.
     per_element = _PER_WIDTH * filtering.inputs / (blocks.groups // blocks.zeros)
     work = (flops + PER_WEIGHT * products) * blocks.zeros + per_element * elements
-    stages = _stages(found, blocks, filtering, direct.unit)
-    return Implementation(contraction.replaced(direct.module, found, stages), flops, work)
+    stages = _stages(contraction, blocks, filtering, direct.unit)
+    return Implementation(contraction.replaced(direct.module, stages), flops, work)
 
 
-def _is_convolution(found: Contraction) -> bool:
+def _is_convolution(contraction: Contraction) -> bool:
     """Whether it is ``out[n, y, x, o] += data[n, y + i, x + j, ...] * weights[i, j, c, o]``.
 
     Or that of a 3-D convolution, with ``z`` in the output, ``z + k`` in the data, ``k`` in the
     weights.
     """
-    spatial, reduction = found.spatial, found.reduction
+    spatial, reduction = contraction.spatial, contraction.reduction
     if (len(spatial), len(reduction)) not in ((4, 3), (5, 4)):
         return False
     n, *z, y, x, o = spatial
     *k, i, j, c = reduction
     along = [plane + tap for plane, tap in zip(z, k, strict=True)]
-    matches = same(found.data.indices[:-1], (n, *along, y + i, x + j))
-    matches = matches and same(found.weights.indices, (*k, i, j, c, o))
-    *taps, rows, columns, _, _ = shape_of(found.weights.source)
-    images, *planes, height, width, _ = shape_of(found.output)
+    matches = same(contraction.data.indices[:-1], (n, *along, y + i, x + j))
+    matches = matches and same(contraction.weights.indices, (*k, i, j, c, o))
+    *taps, rows, columns, _, _ = shape_of(contraction.weights.source)
+    images, *planes, height, width, _ = shape_of(contraction.output)
     inner = [plane + tap - 1 for plane, tap in zip(planes, taps, strict=True)]
-    fits = shape_of(found.data.source)[:-1] == [images, *inner, height + 2, width + 2]
+    fits = shape_of(contraction.data.source)[:-1] == [images, *inner, height + 2, width + 2]
     return matches and fits and (rows, columns) == (3, 3)
 
 
-def _blocks(found: Contraction, lanes: int) -> Blocks | None:
+def _blocks(contraction: Contraction, lanes: int) -> Blocks | None:
     """The blocks of output channels; None where the channels are read in another way."""
-    o, c = found.spatial[-1], found.reduction[-1]
-    if same(found.data.indices[-1:], [c]):
-        blocks = groups.whole(found)
-        return blocks if blocks.channels == shape_of(found.data.source)[-1] else None
-    is_planar = len(found.reduction) == 3
-    return groups.find(found, o, c, lanes) if is_planar else None
+    o, c = contraction.spatial[-1], contraction.reduction[-1]
+    if same(contraction.data.indices[-1:], [c]):
+        blocks = groups.whole(contraction)
+        return blocks if blocks.channels == shape_of(contraction.data.source)[-1] else None
+    is_planar = len(contraction.reduction) == 3
+    return groups.find(contraction, o, c, lanes) if is_planar else None
 
 
-def _stages(found: Contraction, blocks: Blocks, filtering: Filtering, unit: VectorUnit) -> Any:
+def _stages(
+    contraction: Contraction, blocks: Blocks, filtering: Filtering, unit: VectorUnit
+) -> Any:
     """The function ``(data, weights, output)`` of the convolution in stages."""
     m, a = filtering.outputs, filtering.inputs
-    data, output = shape_of(found.data.source), shape_of(found.output)
-    taps = math.prod(shape_of(found.weights.source)[:-4])  # planes that an output sums
+    data, output = shape_of(contraction.data.source), shape_of(contraction.output)
+    taps = math.prod(shape_of(contraction.weights.source)[:-4])  # planes that an output sums
     images, *_, height, width, channels = output
     inputs = data[-1]
     planes = Planes(images, math.prod(data[1:-3]), math.prod(output[1:-3]))
@@ -131,9 +152,7 @@ def _stages(found: Contraction, blocks: Blocks, filtering: Filtering, unit: Vect
 
     half = stage(ROWS, (a, a), row)
     whole = stage(
-        TILES,
-        (a, a),
-        lambda i, j, *at: row_of(filtering.data, j, lambda k: half[(i, k, *at)]),
+        TILES, (a, a), lambda i, j, *at: row_of(filtering.data, j, lambda k: half[(i, k, *at)])
     )
     summed = axis(depth, "c")
 
@@ -149,14 +168,10 @@ def _stages(found: Contraction, blocks: Blocks, filtering: Filtering, unit: Vect
 
     products = stage(PRODUCTS, (a, a), product)
     sums = stage(
-        SUMS,
-        (m, a),
-        lambda y, j, *at: row_of(filtering.output, y, lambda k: products[(k, j, *at)]),
+        SUMS, (m, a), lambda y, j, *at: row_of(filtering.output, y, lambda k: products[(k, j, *at)])
     )
     results = stage(
-        OUTPUTS,
-        (m, m),
-        lambda y, x, *at: row_of(filtering.output, x, lambda k: sums[(y, k, *at)]),
+        OUTPUTS, (m, m), lambda y, x, *at: row_of(filtering.output, x, lambda k: sums[(y, k, *at)])
     )
 
     def place(*at: Any) -> Any:

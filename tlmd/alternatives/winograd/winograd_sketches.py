@@ -20,7 +20,7 @@ _MOST_VECTORS, _MOST_CHANNELS = 4, 4  # of one kernel, which is unrolled
 
 
 def sketches(program: StageSchedule) -> list[Sketch]:
-    """Those of a program. Tiles one after the other are no rows."""
+    """Sketches of a program. Tiles one after the other are no rows."""
     return [by_rows, by_stages] if _tile_loops(program) > 1 else [by_stages]
 
 
@@ -65,7 +65,7 @@ def _most_tiles(program: StageSchedule) -> list[int]:
     if _tile_loops(program) > 1:
         return [MOST_ROWS, MOST_COLUMNS]
     weights = program.schedule.get(program.block(stages.PRODUCTS)).reads[1].source
-    return [program.unit.most_rows(shape_of(weights)[-1] // program.lanes)]
+    return [program.kernels.most_rows(shape_of(weights)[-1] // program.lanes)]
 
 
 def _inline(program: StageSchedule) -> None:
@@ -80,12 +80,12 @@ def _kernel_factors(program: StageSchedule, outputs: Any, channels: Any) -> tupl
     """Factors of the vectors of output channels, and of the input channels."""
     schedule = program.schedule
     vectors, lane = program.vectors(outputs)
-    found = (
+    factors = (
         schedule.sample_perfect_tile(vectors, 2, _MOST_VECTORS),
         schedule.sample_perfect_tile(channels, 2, _MOST_CHANNELS),
     )
     schedule.fuse(vectors, lane)  # the block is moved as a whole
-    return found
+    return factors
 
 
 def _results(program: StageSchedule, split_rows: Callable[[Any], Any] | None) -> Any:

@@ -9,13 +9,15 @@ from typing import Any
 
 from tvm import tirx
 
-from tlmd.alternatives.contraction import clamped, flattened, unflattened
+from tlmd.alternatives.expressions import clamped, flattened, unflattened
 from tlmd.alternatives.groups import Blocks
 from tlmd.alternatives.kernel import VectorUnit
 
 MOST_ROWS, MOST_COLUMNS = 2, 14
-"""Of the tiles of one kernel, which is unrolled: larger ones take LLVM seconds."""
-_LEAST_PRODUCTS = 64  # for each element of the tiles, measured
+"""Rows and columns of tiles of a kernel, which is unrolled: larger ones take LLVM seconds."""
+_LEAST_PRODUCTS = 64
+"""Products for each element of the tiles: benchmarks/LOG.md, "Winograd's tiles one after the other:
+not with few products"."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,7 @@ class Tiles:
     """Tiles of the output one after the other, with those too many; 0: by planes, rows, columns."""
 
     def names(self) -> list[str]:
-        """Of the dimensions that a stage has for the tiles."""
+        """Names of the dimensions that a stage has for the tiles."""
         return ["t"] if self.padded else ["n", "h", "w"]
 
     def of_data(self) -> list[int]:
@@ -119,15 +121,16 @@ def arranged(
         for height in _divisors(rows, MOST_ROWS)
         for width in _divisors(columns, MOST_COLUMNS)
     }
-    panel = unit.panel(blocks.columns, heights)
+    kernels = unit.kernels
+    panel = kernels.panel(blocks.columns, heights)
     count = planes.images * planes.outputs * rows * columns
-    padded, best = unit.divided(count, blocks.columns)
+    padded, best = kernels.pad_rows(count, blocks.columns)
     inputs, outputs = blocks.count * blocks.channels, blocks.count * blocks.columns
     products = (planes.more + 1) * blocks.channels * outputs
     can_be_along = count not in heights and (planes.images == 1 or not planes.more)
     is_worth_it = products >= _LEAST_PRODUCTS * (inputs + outputs)
     if panel or not can_be_along or not is_worth_it:
-        padded, best = 0, panel or unit.single(heights) or best
+        padded, best = 0, panel or kernels.narrow_panel(heights) or best
     return Tiles(planes, rows, columns, padded), blocks.columns if blocks.is_grouped else best
 
 

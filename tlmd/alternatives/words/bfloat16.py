@@ -34,7 +34,7 @@ _UPPER, _INFINITY, _QUIET = 0xFFFF0000, 0x7F800000, 1 << 22
 
 
 def product_text(a: str, b: str) -> str:
-    """As `product`, in TVMScript."""
+    """The expression of `product` in TVMScript."""
     lower, upper = (
         " * ".join(f'T.reinterpret({part.format(one)}, dtype="float32")' for one in (a, b))
         for part in ("T.shift_left({}, T.uint32(16))", f"T.bitwise_and({{}}, T.uint32({_UPPER}))")
@@ -117,8 +117,8 @@ def _rounded(number: Any) -> Any:
 def _limited(number: Any) -> Any:
     """The bits of a number that is not negative; of NaN those of one NaN.
 
-    Without the limit, which no number reaches, LLVM gathers: ViT-S/16's attention takes 1.4 times
-    the time.
+    No number reaches the limit, but without it LLVM gathers (benchmarks/LOG.md, "bfloat16:
+    truncated weights of a softmax").
     """
     return tirx.min(tirx.reinterpret("uint32", number), _bits(_INFINITY | _QUIET))
 

@@ -20,7 +20,7 @@ _BYTE = 8
 
 
 def product_text(number: Callable[[int], str], word: str) -> str:
-    """As `product`, in TVMScript. `number`: the text of one of the four bytes."""
+    """The expression of `product` in TVMScript. `number`: the text of one of the four bytes."""
     return " + ".join(
         f'T.Cast("int32", {number(index)}) * {_signed_text(word, index)}' for index in range(QUAD)
     )
@@ -56,11 +56,11 @@ _IMPLEMENTATION = f"""{_HEAD}
 
 def product(numbers: Sequence[Any], word: Any) -> Any:
     """The products of four `uint8` and the bytes of a word, added: an int32."""
-    found = None
+    total = None
     for index, number in enumerate(numbers):
         one = number.astype("int32") * _signed(word, index)
-        found = one if found is None else found + one
-    return found
+        total = one if total is None else total + one
+    return total
 
 
 def _signed(word: Any, index: int) -> Any:

@@ -28,8 +28,8 @@ class Words:
     """The dtype of the sums."""
 
     product: Callable[[Any, Any], Any]
-    """From a word of the data and one of the weights to the sum of the products. Without `word`
-    from `count` neighbours of the data."""
+    """The sum of the products of a word of the data and one of the weights. Without `word` the
+    first one is `count` neighbours of the data."""
 
     dot: str
     """The name of the intrinsic: sixteen sums, and the products of one word with sixteen ones."""
@@ -40,8 +40,8 @@ class Words:
     implementation: str
 
     word: Callable[[Sequence[Any]], Any] | None = None
-    """From `count` numbers to a word. They are as far apart as there are words, so that a loop over
-    words reads vectors. None: neighbours of the data are a word already."""
+    """Makes a word of `count` numbers. They are as far apart as there are words, so that a loop
+    over words reads vectors. None: neighbours of the data are a word already."""
 
     imported: str = ""
     """LLVM that a program which uses the intrinsic imports."""

@@ -100,8 +100,8 @@ class ChildContext:
         """Seconds that the multiply-adds of a task take at least; 0 if that is not known."""
         monitor, setup = self.server.drift_monitor, self.server.setup
         faster = _PRODUCTS_PER_LANE.get(program.multiplied)
-        by_matrix_unit = catalogue.by_matrix_unit(program.task.alternative)
-        if monitor is None or faster is None or by_matrix_unit:
+        alternative = catalogue.declared(program.task.alternative)
+        if monitor is None or faster is None or alternative.by_matrix_unit:
             return 0.0
         return program.task.flops / (faster * monitor.gflops * 1e9 * len(setup.run))
 

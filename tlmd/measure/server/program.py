@@ -53,7 +53,7 @@ class Program:
         """The dtype of the operands of a GEMM or a convolution; a bias is smaller."""
         read = [a for a in self.arguments if a.reads] or list(self.arguments)
         widest = max(read, key=lambda a: a.nbytes)
-        return catalogue.multiplied(self.task.alternative) or widest.dtype
+        return catalogue.declared(self.task.alternative).multiplies or widest.dtype
 
     @property
     def outputs(self) -> tuple[int, ...]:

@@ -14,8 +14,8 @@ from typing import Any
 
 from tvm.s_tir import Schedule
 
-from tlmd.alternatives import contraction
 from tlmd.alternatives.contraction import shape_of
+from tlmd.alternatives.expressions import uses
 from tlmd.alternatives.kernel import VectorUnit
 from tlmd.alternatives.scheduling import StageSchedule, block_names, is_spatial
 from tlmd.space.rules import window_sketches
@@ -94,7 +94,7 @@ def _is_expansion(block: Any) -> bool:
     if len(spatial) != _RANK or len(block.reads) != 2:
         return False
     data, weights = (region.region[-1].min for region in block.reads)
-    return bool(weights.same_as(spatial[-1]) and not contraction.uses(data, spatial[-1]))
+    return bool(weights.same_as(spatial[-1]) and not uses(data, spatial[-1]))
 
 
 def _extents(program: StageSchedule, name: str) -> list[int]:
