@@ -18,11 +18,10 @@ from tvm import relax, te
 from tests.support.alternative_programs import check_random_candidates, native_by_vectors
 from tests.support.measured_tasks import measured
 from tlmd.alternatives import catalogue
-from tlmd.alternatives.alternative import Alternative
+from tlmd.alternatives.alternative import DIRECT, Alternative, DirectProgram, Implementation
 from tlmd.alternatives.amx.amx_code import PARTS
 from tlmd.alternatives.contraction import shape_of, with_constants
 from tlmd.alternatives.expressions import axis, long
-from tlmd.alternatives.implementation import DIRECT, DirectProgram, Implementation
 from tlmd.alternatives.scheduling import Sketch, StageSchedule
 from tlmd.data.model_spec import INT8, ModelSpec
 from tlmd.export.reports import Result

@@ -1,20 +1,52 @@
-"""The declaration of an alternative: everything that tlmd knows of it, beside its program."""
+"""The declaration of an alternative, and the programs that it is made from and makes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from numpy.typing import NDArray
 
-from tlmd.alternatives.implementation import DirectProgram, Implementation
+from tlmd.alternatives.kernel import VectorUnit
 from tlmd.alternatives.scheduling import SketchesOf
 from tlmd.alternatives.weights import Shape
 
+_MATRIX_UNIT = "amx-tile"
+DIRECT = ""
+"""`Task.alternative` of the program that computes as the model says."""
+PER_WEIGHT = 24
+"""How long it takes to read a weight from memory, in operations of a multiply-add loop. This and
+the other costs of that kind are rough values, which only order what is tried first."""
+
+
+@dataclass(frozen=True)
+class Implementation:
+    """One way to compute what a task computes."""
+
+    module: Any
+    flops: float
+
+    work: float
+    """Roughly how long it takes, in operations."""
+
+
+@dataclass(frozen=True)
+class DirectProgram(Implementation):
+    """The program that computes as the model says, from which the others are made."""
+
+    constants: Sequence[int]
+    """Positions of the parameters that are constant weights."""
+
+    unit: VectorUnit
+    """Vectors of the target."""
+
+    attention: str = ""
+    """`Task.attention`; empty for a task that is none."""
+
+
 Find = Callable[[DirectProgram], Implementation | None]
 MakeWeights = Callable[[NDArray[Any], Shape], NDArray[Any]]
-_MATRIX_UNIT = "amx-tile"
 
 
 @dataclass(frozen=True)
@@ -25,17 +57,18 @@ class Alternative:
     """Tasks and records store it, so it never changes."""
 
     find: Find
-    """Makes this program of the direct one; None where it does not fit."""
+    """Makes this program from the direct one; None where it does not fit."""
 
     weights: MakeWeights | None = None
-    """Makes its weights, of a shape, of the direct ones in numpy. None: it has no others."""
+    """Converts a constant weight of the direct program to the shape of the parameter here, in
+    numpy. None: no parameter has another shape."""
 
     sketches: Mapping[str, SketchesOf] = field(default_factory=dict)
-    """Name of a block of products -> the sketches of the programs that have it. Only programs of
-    alternatives have blocks of these names; others are scheduled by TVM's rules."""
+    """Name of a block of products -> the sketches of programs with such a block. Programs without
+    one are scheduled by TVM's rules."""
 
     exact: bool = True
-    """Whether it computes with the numbers of the direct program, as `--strict-numerics` wants."""
+    """Whether its arithmetic is the direct program's; else `--strict-numerics` leaves it out."""
 
     multiplies: str = ""
     """Dtype of what it multiplies, where that is shorter than the data's: `bfloat16`, `int8`, or

@@ -8,10 +8,9 @@ from typing import Any
 from numpy.typing import NDArray
 from tvm.s_tir import Schedule
 
-from tlmd.alternatives.alternative import Alternative
+from tlmd.alternatives.alternative import DIRECT, Alternative
 from tlmd.alternatives.amx.declaration import BY_MATRIX_UNIT
 from tlmd.alternatives.attention.declaration import ATTENTION_BF16
-from tlmd.alternatives.implementation import DIRECT
 from tlmd.alternatives.kernel import VectorUnit
 from tlmd.alternatives.packed.declaration import BY_PANELS
 from tlmd.alternatives.scheduling import StageSchedule

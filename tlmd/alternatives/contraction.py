@@ -16,8 +16,7 @@ import tvm
 import tvm_ffi
 from tvm import te, tirx
 
-from tlmd.alternatives.expressions import long, same, substituted
-from tlmd.alternatives.implementation import REDUCTION
+from tlmd.alternatives.expressions import REDUCTION, long, same, substituted
 
 DTYPE = "float32"
 _MULTIPLIED_BY = {DTYPE: (DTYPE, DTYPE), "uint8": ("int8", "int32")}

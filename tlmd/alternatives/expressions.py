@@ -9,6 +9,8 @@ from typing import Any
 import tvm_ffi
 from tvm import te, tirx
 
+SPATIAL, REDUCTION = 0, 2  # kinds of iterators: IterVar.DataPar, IterVar.CommReduce
+
 
 def same(indices: Sequence[Any], expected: Sequence[Any]) -> bool:
     """Whether the indices of a load are these expressions."""

@@ -28,6 +28,7 @@ from tlmd.alternatives.expressions import flattened, substituted, unflattened
 from tlmd.alternatives.product_loops import (
     IMPORT,
     LOOPS,
+    Products,
     built_loops,
     changes,
     extent,
@@ -52,13 +53,9 @@ define linkonce_odr void @{_FUNCTION}(ptr %address) alwaysinline {{
 
 @dataclass(frozen=True)
 class _ProductLoops:
-    """The loops around the products of a program, and where they read the weights."""
+    """The loops around the products of a program, by what they change of the weights."""
 
-    read: Any
-    """The region of the weights that is read."""
-
-    at: Sequence[Any]
-    """Its first indices, of the variables of the loops."""
+    products: Products
 
     outer: Sequence[Any]
     """Loops outside the tiles, the outermost one first; some of them change what is read."""
@@ -74,12 +71,12 @@ class _ProductLoops:
     def vectors(self) -> list[Any]:
         """The unrolled loops over vectors of the weights."""
         loops = (loop for loop in self.unrolled if loop.kind != tirx.ForKind.VECTORIZED)
-        return [loop for loop in loops if changes(self.at, loop)]
+        return [loop for loop in loops if changes(self.products.at, loop)]
 
     def panel_bytes(self) -> int:
         """Bytes of the weights that a tile reads."""
         lanes = [loop for loop in self.unrolled if loop.kind == tirx.ForKind.VECTORIZED]
-        extents = map(extent, [*self.inner, *self.vectors(), *lanes, *self.read.region])
+        extents = map(extent, [*self.inner, *self.vectors(), *lanes, *self.products.read.region])
         return _ELEMENT_BYTES * math.prod(extents)
 
 
@@ -112,7 +109,7 @@ def _product_loops(function: Any) -> _ProductLoops | None:
         return None
     outer = [loop for run in runs[:-2] for loop in run]
     unrolled = [loop for loop in products.around if loop.kind not in LOOPS]
-    nest = _ProductLoops(products.read, products.at, outer, runs[-2], runs[-1], unrolled)
+    nest = _ProductLoops(products, outer, runs[-2], runs[-1], unrolled)
     return nest if nest.panel_bytes() <= _MOST_BYTES else None
 
 
@@ -149,6 +146,6 @@ def _shares(nest: _ProductLoops) -> Iterator[list[tuple[Any, Any]]]:
 
 def _fetch(nest: _ProductLoops, values: Sequence[tuple[Any, Any]]) -> Any:
     """The statement that prefetches the weights which are read with these values of loops."""
-    at = [substituted(index, values) for index in nest.at]
-    address = tirx.address_of(tirx.BufferLoad(nest.read.source, at))
+    at = [substituted(index, values) for index in nest.products.at]
+    address = tirx.address_of(tirx.BufferLoad(nest.products.read.source, at))
     return tirx.Evaluate(tirx.call_extern("void", _FUNCTION, address))

@@ -10,8 +10,7 @@ from typing import Any
 from tvm import tirx
 from tvm.s_tir import SBlockRealize
 
-from tlmd.alternatives.expressions import flattened, substituted, unflattened, uses
-from tlmd.alternatives.implementation import REDUCTION
+from tlmd.alternatives.expressions import REDUCTION, flattened, substituted, unflattened, uses
 
 LOOPS = (tirx.ForKind.SERIAL, tirx.ForKind.PARALLEL)
 """Kinds of loops that are loops in the built program, too."""

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from tvm.tirx import IndexMap
 
-from tlmd.alternatives.expressions import flattened
-from tlmd.alternatives.implementation import SPATIAL
+from tlmd.alternatives.expressions import SPATIAL, flattened
 from tlmd.alternatives.kernel import Kernels, VectorUnit
 from tlmd.alternatives.product_loops import IMPORT
-from tlmd.alternatives.words.words import Words
+from tlmd.alternatives.words.words import Words, register
 
 
 @dataclass
@@ -64,7 +63,7 @@ class StageSchedule:
         if words.imported:
             self.schedule.annotate(around, IMPORT, words.imported)
         # The postprocessors of TVM separate the zeros and call the intrinsic.
-        words.register()
+        register(words)
         block = self.schedule.blockize(lane)
         self.schedule.annotate(block, "meta_schedule.auto_tensorize", words.dot)
 
@@ -74,6 +73,22 @@ class StageSchedule:
         for one in inlined:
             self.schedule.compute_inline(self.block(one))
         return last
+
+    def place_rows(self, name: str, at: Any) -> tuple[Any, list[int]]:
+        """Inline from this block on, and compute the last block at a loop, by rows and columns.
+
+        Returns the last block, and its extents before.
+        """
+        last = self.block(self.inline_from(name))
+        extents = self.extents(last)
+
+        def row_and_column(*at: Any) -> tuple[Any, Any]:
+            return flattened(at[:-1], extents[:-1]), at[-1]
+
+        matrix = IndexMap.from_func(row_and_column, ndim=len(extents), index_dtype="int64")
+        self.schedule.transform_block_layout(last, matrix)
+        self.schedule.reverse_compute_at(last, at, preserve_unit_loops=True)
+        return last, extents
 
     def tile(self, loop: Any, parts: int, most: int) -> list[Any]:
         """Split a loop by factors that are sampled; the innermost one is at most `most`."""
@@ -85,15 +100,6 @@ Sketch = Callable[[StageSchedule], None]
 """Schedules a program; what it leaves open is sampled."""
 SketchesOf = Callable[[StageSchedule], list[Sketch]]
 """The sketches of a program."""
-
-
-def as_matrix(extents: Sequence[int]) -> Any:
-    """The map from the indices of an element of the output to its row and column."""
-
-    def place(*at: Any) -> tuple[Any, Any]:
-        return flattened(at[:-1], extents[:-1]), at[-1]
-
-    return IndexMap.from_func(place, ndim=len(extents), index_dtype="int64")
 
 
 def is_spatial(block: Any) -> bool:

@@ -13,9 +13,14 @@ from tvm.ir import GenericConst, IRModule
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tlmd.alternatives import catalogue
-from tlmd.alternatives.alternative import Alternative
+from tlmd.alternatives.alternative import (
+    DIRECT,
+    PER_WEIGHT,
+    Alternative,
+    DirectProgram,
+    Implementation,
+)
 from tlmd.alternatives.amx.amx_code import PARTS
-from tlmd.alternatives.implementation import DIRECT, PER_WEIGHT, DirectProgram, Implementation
 from tlmd.data.errors import BadInput
 from tlmd.data.model_spec import BF16, FP32, INT8
 from tlmd.data.types import TargetInfo, Task

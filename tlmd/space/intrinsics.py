@@ -15,6 +15,7 @@ from pathlib import Path
 import tvm
 
 from tlmd.alternatives.named_intrinsics import WORDS
+from tlmd.alternatives.words.words import register as register_words
 
 _PACKAGE = "tvm.s_tir.tensor_intrin"
 _SUBMODULES = {
@@ -37,4 +38,4 @@ def register(arch: str) -> None:
         importlib.import_module(f"{_PACKAGE}.{name}")
     if arch == "x86_64":
         for words in WORDS:
-            words.register()
+            register_words(words)

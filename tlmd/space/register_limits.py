@@ -1,7 +1,7 @@
 """What the registers of a CPU allow of a matrix product: all sums of a kernel stay in them.
 
 A kernel with more sums stores and loads them in each turn: with 40 in 32 registers it takes 2.5
-times as long, with 28 it is among the fastest.
+times as long (benchmarks/LOG.md, "Sums that stay in registers").
 """
 
 from __future__ import annotations

@@ -15,17 +15,8 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from tlmd.alternatives.amx.amx_code import (
-    BF16,
-    EDGE,
-    INT8,
-    NAME,
-    PRODUCTS,
-    READY,
-    Window,
-    code,
-    definition,
-)
+from tlmd.alternatives.amx import amx_code
+from tlmd.alternatives.amx.amx_code import BF16, EDGE, INT8, NAME, PRODUCTS, Window
 from tlmd.alternatives.words import bfloat16, int8
 from tlmd.alternatives.words.words import WORD
 
@@ -111,12 +102,12 @@ class Kernel:
     @property
     def imported(self) -> str:
         """LLVM that a program which uses the intrinsic imports."""
-        return code(self._function, *self._coded)
+        return amx_code.code(self._function, *self._coded)
 
     @property
     def ready(self) -> str:
         """LLVM of the function that programs call where the unit is ready for several calls."""
-        return definition(self._function + READY, *self._coded)
+        return amx_code.definition(self._function + amx_code.READY, *self._coded)
 
     @property
     def _coded(self) -> tuple[Any, ...]:

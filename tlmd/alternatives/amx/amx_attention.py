@@ -8,13 +8,14 @@ what divides them is the sum of what is left, so nothing is lost on average.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import reduce
 from operator import add
 from typing import Any
 
 from tvm import te, tirx
 
+from tlmd.alternatives.alternative import DirectProgram, Implementation
 from tlmd.alternatives.amx.amx_code import BF16, EDGE, PRODUCTS
 from tlmd.alternatives.amx.amx_numbers import Numbers, pair_of_parts
 from tlmd.alternatives.attention import softmax
@@ -29,7 +30,6 @@ from tlmd.alternatives.attention.attention import (
 from tlmd.alternatives.attention.attention_operand import Operand
 from tlmd.alternatives.contraction import DTYPE
 from tlmd.alternatives.expressions import axis, long
-from tlmd.alternatives.implementation import DirectProgram, Implementation
 from tlmd.alternatives.kernel import multiple
 from tlmd.alternatives.words import bfloat16
 
@@ -51,8 +51,7 @@ def unit_attention(direct: DirectProgram, kind: Numbers) -> Implementation | Non
         return None
     if multiple(attention.rows, EDGE) > _MOST_FILLED * attention.rows:
         return None
-    given = {one.name: getattr(attention, one.name) for one in fields(Attention)}
-    by_unit = UnitAttention(**{**given, "bf16": True}, parts=kind.parts)
+    by_unit = UnitAttention(**{**vars(attention), "bf16": True}, parts=kind.parts)
     return by_unit.implementation(direct, kind.work)
 
 

@@ -20,8 +20,7 @@ from tvm.s_tir import SBlockRealize
 from tlmd.alternatives.amx import amx_grid, amx_packed
 from tlmd.alternatives.amx.amx import Kernel, of_function
 from tlmd.alternatives.amx.amx_code import BEGIN, EDGE, END, LINE_WORDS, NAME, READY, ready_code
-from tlmd.alternatives.expressions import flattened, substituted
-from tlmd.alternatives.implementation import REDUCTION
+from tlmd.alternatives.expressions import REDUCTION, flattened, substituted
 from tlmd.alternatives.product_loops import (
     IMPORT,
     Products,

@@ -9,18 +9,11 @@ from tvm import sym
 
 from tlmd.alternatives.amx import amx_grid
 from tlmd.alternatives.amx import amx_packed as stages
+from tlmd.alternatives.amx import amx_sketches as shared
 from tlmd.alternatives.amx.amx import BYTES, Kernel
 from tlmd.alternatives.amx.amx_code import EDGE
-from tlmd.alternatives.amx.amx_sketches import (
-    begin,
-    call,
-    inline_before_matrix,
-    make_matrix,
-    numbers_of,
-    two_sketches,
-)
 from tlmd.alternatives.contraction import shape_of, written_lanes
-from tlmd.alternatives.implementation import REDUCTION
+from tlmd.alternatives.expressions import REDUCTION
 from tlmd.alternatives.packed import packed
 from tlmd.alternatives.scheduling import StageSchedule
 
@@ -29,7 +22,7 @@ _MOST_STEPS, _MOST_PANELS = 72, 64
 
 def _schedule(program: StageSchedule, makes_block: bool) -> None:
     schedule = program.schedule
-    passes = inline_before_matrix(program)
+    passes = shared.inline_before_matrix(program)
     products = program.block(amx_grid.PRODUCED)
     kernel = _kernel(program, products)
     block, rows, columns, *taps, words = schedule.get_loops(products)
@@ -42,12 +35,12 @@ def _schedule(program: StageSchedule, makes_block: bool) -> None:
     outermost = _joined(program, kernel, (block, panels), inner, is_chunked=not makes_block)
     if makes_block:
         schedule.compute_at(program.block(stages.MATRIX), outermost, preserve_unit_loops=True)
-    begin(program, kernel, outermost)
-    call(program, kernel, products, sums[0], row)
-    make_matrix(program, kernel, passes)
+    shared.begin(program, kernel, outermost)
+    shared.call(program, kernel, products, sums[0], row)
+    shared.make_matrix(program, kernel, passes)
 
 
-sketches = two_sketches(_schedule)
+sketches = shared.two_sketches(_schedule)
 
 
 def _joined(
@@ -93,7 +86,7 @@ def _kernel(program: StageSchedule, products: Any) -> Kernel:
     _, parts, elements = shape_of(data)
     _, rows, _ = shape_of(block.writes[0].source)
     tiles = shape_of(weights)[-1] // EDGE
-    numbers = numbers_of(data)
+    numbers = shared.numbers_of(data)
     steps, window = elements // BYTES[numbers] // EDGE, _window(block)
     while window[1:] and steps * math.prod(count for count, _ in window) > _MOST_STEPS:
         window = window[1:]

@@ -20,6 +20,7 @@ from typing import Any
 
 from tvm import te
 
+from tlmd.alternatives.alternative import DirectProgram, Implementation
 from tlmd.alternatives.amx import amx, amx_grid, amx_lines
 from tlmd.alternatives.amx.amx_code import BF16, EDGE
 from tlmd.alternatives.amx.amx_grid import Grid
@@ -27,14 +28,13 @@ from tlmd.alternatives.amx.amx_numbers import Numbers
 from tlmd.alternatives.amx.tile_rows import TileRows, padded_rows
 from tlmd.alternatives.contraction import Contraction, shape_of, with_constants
 from tlmd.alternatives.expressions import axis, clamped, flattened, long, unflattened, uses
-from tlmd.alternatives.implementation import DirectProgram, Implementation
 from tlmd.alternatives.kernel import multiple
 from tlmd.alternatives.packed.packed import PLACED
 from tlmd.alternatives.words.words import WORD
 
 ROUNDED, MATRIX, PRODUCED = "amx_rounded", "amx_matrix", "amx_products"
 _MOST_WORK = 1.0  # over that of the direct program
-_OF_A_GRID = 0.65  # over that of a convolution whose data are copied for each tap
+_OF_A_GRID = 0.65  # work over that of a convolution whose data are copied for each tap
 
 
 def packed(direct: DirectProgram, kind: Numbers) -> Implementation | None:

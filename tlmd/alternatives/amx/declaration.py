@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tlmd.alternatives import weights as arrays
-from tlmd.alternatives.alternative import Alternative
+from tlmd.alternatives.alternative import Alternative, DirectProgram, Implementation
 from tlmd.alternatives.amx import (
     amx_attention,
     amx_attention_sketches,
@@ -22,8 +22,7 @@ from tlmd.alternatives.amx import (
 from tlmd.alternatives.amx.amx import FEATURES
 from tlmd.alternatives.amx.amx_code import BF16, INT8, PARTS
 from tlmd.alternatives.amx.amx_numbers import Numbers
-from tlmd.alternatives.amx.tile_rows import BYTES_OF_A_ROW, PAIRS_OF_A_ROW, TileRows, tile_rows
-from tlmd.alternatives.implementation import DirectProgram, Implementation
+from tlmd.alternatives.amx.tile_rows import BYTES_OF_A_ROW, PAIRS_OF_A_ROW, tile_rows
 from tlmd.alternatives.weights import Shape
 
 
@@ -40,9 +39,7 @@ def in_pairs(weights: NDArray[np.float32], shape: Shape) -> NDArray[np.uint32]:
     rounding to the first one leaves.
     """
     panels, depth, parts, columns = shape
-    rows, runs = _runs(weights, PAIRS_OF_A_ROW, 2)
-    halves = runs.reshape(rows.segments, 2, rows.count, -1).transpose(0, 2, 1, 3)
-    numbers = _widened(_in_rows(halves, rows), 2, panels * columns)
+    numbers = _widened(_elements(weights, PAIRS_OF_A_ROW, 2), 2, panels * columns)
     of_parts = []
     for _ in range(parts):
         short = arrays.rounded(numbers)
@@ -55,34 +52,26 @@ def in_pairs(weights: NDArray[np.float32], shape: Shape) -> NDArray[np.uint32]:
 def in_quads(weights: NDArray[np.int8], shape: Shape) -> NDArray[np.uint32]:
     """Words ``[panels, K, 1, columns]`` of four neighbouring channels, as in rows of tiles."""
     panels, depth, _, columns = shape
-    rows, runs = _runs(weights, BYTES_OF_A_ROW, 1)
-    numbers = _widened(_in_rows(runs, rows), 1, panels * columns)
+    numbers = _widened(_elements(weights, BYTES_OF_A_ROW, 1), 2, panels * columns)
     of_panels = numbers.reshape(depth, 4, panels, columns).transpose(2, 0, 3, 1)
     return arrays.quads(of_panels).reshape(shape)
 
 
-def _runs(
-    weights: NDArray[Any], of_a_row: int, of_an_element: int
-) -> tuple[TileRows, NDArray[Any]]:
-    """How the weights lie in rows of tiles, and the numbers ``[segments, numbers, N]`` of them."""
-    rows = tile_rows(weights.shape, of_a_row, of_an_element)
-    assert rows is not None
-    runs = weights.reshape(rows.segments, rows.numbers, weights.shape[-1])
-    return rows, _widened(runs, 1, of_an_element * rows.count)
-
-
-def _in_rows(numbers: NDArray[Any], rows: TileRows) -> NDArray[Any]:
-    """Numbers ``[segments, elements, ...]`` as ``[elements, ...]`` of whole rows of tiles.
+def _elements(weights: NDArray[Any], of_a_row: int, size: int) -> NDArray[Any]:
+    """Elements ``[elements, size, N]``, of `size` numbers each, as they lie in rows of tiles.
 
     Where a row begins before the rest of a segment, what it has twice is zero in it.
     """
-    segments, count, *others = numbers.shape
+    rows, columns = tile_rows(weights.shape, of_a_row, size), weights.shape[-1]
+    assert rows is not None
+    runs = _widened(weights.reshape(rows.segments, rows.numbers, columns), 1, size * rows.count)
+    elements = runs.reshape(rows.segments, size, rows.count, columns).transpose(0, 2, 1, 3)
     if rows.is_run:
-        return _widened(numbers.reshape(segments * count, *others), 0, rows.elements)
-    whole = count // rows.of_a_row * rows.of_a_row
-    zeros = np.zeros((segments, rows.apart - count, *others), numbers.dtype)
-    filled = np.concatenate([numbers[:, :whole], zeros, numbers[:, whole:]], axis=1)
-    return filled.reshape(rows.elements, *others)
+        return _widened(elements.reshape(-1, size, columns), 0, rows.elements)
+    whole = rows.count // of_a_row * of_a_row
+    zeros = np.zeros((rows.segments, rows.apart - rows.count, size, columns), weights.dtype)
+    parts = [elements[:, :whole], zeros, elements[:, whole:]]
+    return np.concatenate(parts, axis=1).reshape(rows.elements, size, columns)
 
 
 def _widened(numbers: NDArray[Any], axis: int, extent: int) -> NDArray[Any]:

@@ -18,12 +18,12 @@ from typing import Any
 import tvm
 from tvm import te, tirx
 
+from tlmd.alternatives.alternative import DirectProgram, Implementation
 from tlmd.alternatives.attention import softmax
 from tlmd.alternatives.attention.attention_operand import Operand
 from tlmd.alternatives.attention.softmax import LOG2_E, limits, maximum
 from tlmd.alternatives.contraction import DTYPE
 from tlmd.alternatives.expressions import axis, clamped, long
-from tlmd.alternatives.implementation import DirectProgram, Implementation
 from tlmd.alternatives.kernel import VectorUnit, multiple
 from tlmd.alternatives.words import bfloat16
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tlmd.alternatives.alternative import Alternative
+from tlmd.alternatives.alternative import Alternative, DirectProgram, Implementation
 from tlmd.alternatives.attention.attention import SCORES, Attention
 from tlmd.alternatives.attention.attention_sketches import sketches
-from tlmd.alternatives.implementation import DirectProgram, Implementation
 from tlmd.alternatives.words import bfloat16
 
 

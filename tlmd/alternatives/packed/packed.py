@@ -19,6 +19,7 @@ from typing import Any
 from tvm import te, tirx
 
 from tlmd.alternatives import groups
+from tlmd.alternatives.alternative import DirectProgram, Implementation
 from tlmd.alternatives.contraction import (
     DTYPE,
     Contraction,
@@ -28,7 +29,6 @@ from tlmd.alternatives.contraction import (
 )
 from tlmd.alternatives.expressions import axis, clamped, flattened, long, unflattened, uses
 from tlmd.alternatives.groups import Blocks
-from tlmd.alternatives.implementation import DirectProgram, Implementation
 from tlmd.alternatives.kernel import VectorUnit, multiple
 from tlmd.alternatives.words.words import WORD, Words
 

@@ -23,7 +23,7 @@ from tlmd.alternatives import contraction
 from tlmd.alternatives.contraction import dtype_of, written_lanes
 from tlmd.alternatives.expressions import uses
 from tlmd.alternatives.packed import packed as stages
-from tlmd.alternatives.scheduling import Sketch, StageSchedule, as_matrix
+from tlmd.alternatives.scheduling import Sketch, StageSchedule
 from tlmd.alternatives.words import bfloat16, int8
 from tlmd.alternatives.words.words import Words
 
@@ -189,19 +189,15 @@ def placed_at(program: StageSchedule, at: Any) -> tuple[Any, Any]:
 
     Returns the loop over the vectors of a row, and the loop over their elements.
     """
-    schedule = program.schedule
-    last = program.block(program.inline_from(stages.PLACED))
-    extents = program.extents(last)
-    schedule.transform_block_layout(last, as_matrix(extents))
-    schedule.reverse_compute_at(last, at, preserve_unit_loops=True)
-    column = schedule.get_loops(last)[-1]
+    last, extents = program.place_rows(stages.PLACED, at)
+    column = program.schedule.get_loops(last)[-1]
     lanes = written_lanes(extents[-1], program.lanes)
-    parts, written = schedule.split(column, [None, lanes])
+    parts, written = program.schedule.split(column, [None, lanes])
     return parts, written
 
 
 def _products(program: StageSchedule) -> str:
-    """The name of the block that multiplies."""
+    """Name of the block that multiplies."""
     return stages.GROUPED if stages.GROUPED in program.names else stages.PRODUCTS
 
 

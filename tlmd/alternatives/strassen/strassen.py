@@ -18,10 +18,10 @@ from typing import Any
 
 from tvm import te, tirx
 
+from tlmd.alternatives.alternative import PER_WEIGHT, DirectProgram, Implementation
 from tlmd.alternatives.combinations import Matrix, row_of
 from tlmd.alternatives.contraction import DTYPE, Contraction, shape_of, with_constants
 from tlmd.alternatives.expressions import axis, clamped, flattened, long, unflattened, uses
-from tlmd.alternatives.implementation import PER_WEIGHT, DirectProgram, Implementation
 from tlmd.alternatives.kernel import VectorUnit
 
 SUMS, PRODUCTS, COMBINED, PLACED = (

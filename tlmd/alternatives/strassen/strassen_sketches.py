@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tlmd.alternatives.contraction import shape_of
-from tlmd.alternatives.scheduling import Sketch, StageSchedule, as_matrix
+from tlmd.alternatives.scheduling import Sketch, StageSchedule
 from tlmd.alternatives.strassen import strassen as stages
 
 _MOST_VECTORS, _MOST_UNROLLED = 4, 8
@@ -102,8 +102,6 @@ def _finish(program: StageSchedule, tile: Any) -> None:
     vector, lane = program.vectors(summed)
     schedule.reorder(row, vector, index, lane)
     program.kernel((index,), lane)
-    last = program.block(program.inline_from(stages.PLACED))
-    schedule.transform_block_layout(last, as_matrix(program.extents(last)))
-    schedule.reverse_compute_at(last, tile, preserve_unit_loops=True)
+    program.place_rows(stages.PLACED, tile)
     vector, lane = program.vectors(program.loops(program.names[-1], 1)[0])
     program.kernel((vector,), lane)

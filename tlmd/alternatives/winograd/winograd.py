@@ -19,11 +19,11 @@ from typing import Any
 from tvm import te, tirx
 
 from tlmd.alternatives import groups
+from tlmd.alternatives.alternative import PER_WEIGHT, DirectProgram, Implementation
 from tlmd.alternatives.combinations import Matrix, row_of
 from tlmd.alternatives.contraction import DTYPE, Contraction, find_contraction, shape_of
 from tlmd.alternatives.expressions import axis, long, same
 from tlmd.alternatives.groups import Blocks
-from tlmd.alternatives.implementation import PER_WEIGHT, DirectProgram, Implementation
 from tlmd.alternatives.kernel import VectorUnit
 from tlmd.alternatives.winograd.winograd_tiles import Planes, arranged
 

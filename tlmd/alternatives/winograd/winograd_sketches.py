@@ -91,7 +91,7 @@ def _kernel_factors(program: StageSchedule, outputs: Any, channels: Any) -> tupl
 def _results(program: StageSchedule, split_rows: Callable[[Any], Any] | None) -> Any:
     """Order the loops of the last block by tiles; return its loop over blocks of rows."""
     schedule, last = program.schedule, program.block(program.names[-1])
-    side = _outputs_per_tile(program)
+    side = int(schedule.get(program.block(stages.SUMS)).iter_vars[0].dom.extent)  # of a tile
     *images, height, width, channels = schedule.get_loops(last)
     plane = schedule.fuse(*images) if len(images) > 1 else images[0]
     rows, row = schedule.split(height, [None, side])
@@ -110,17 +110,10 @@ def _results(program: StageSchedule, split_rows: Callable[[Any], Any] | None) ->
     return outer[0] if outer else None
 
 
-def _outputs_per_tile(program: StageSchedule) -> int:
-    block = program.schedule.get(program.block(stages.SUMS))
-    return int(block.iter_vars[0].dom.extent)
-
-
 def _straight(program: StageSchedule, name: str) -> None:
     """Unroll the transformation of one tile and one vector of channels."""
     *unrolled, lane = program.loops(name, _tile_loops(program) + 3)
-    for loop in unrolled:
-        program.schedule.unroll(loop)
-    program.schedule.vectorize(lane)
+    program.kernel(unrolled, lane)
 
 
 def _tiles(program: StageSchedule) -> None:

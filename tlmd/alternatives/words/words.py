@@ -46,25 +46,16 @@ class Words:
     imported: str = ""
     """LLVM that a program which uses the intrinsic imports."""
 
-    def register(self) -> None:
-        """Register the intrinsic with TVM. Idempotent."""
-        register(self)
-
 
 class Intrinsic(Protocol):
-    """What TVM must know of an intrinsic."""
+    """An intrinsic for TVM: its name, what it computes and how, as TVMScript."""
 
     @property
-    def dot(self) -> str:
-        """Its name."""
-
+    def dot(self) -> str: ...
     @property
-    def description(self) -> str:
-        """What it computes, as TVMScript."""
-
+    def description(self) -> str: ...
     @property
-    def implementation(self) -> str:
-        """How it is computed, as TVMScript."""
+    def implementation(self) -> str: ...
 
 
 def register(intrinsic: Intrinsic) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 from tvm import tirx
 from tvm.s_tir import Schedule
 
-from tlmd.alternatives.implementation import REDUCTION, SPATIAL
+from tlmd.alternatives.expressions import REDUCTION, SPATIAL
 from tlmd.alternatives.kernel import VectorUnit
 from tlmd.alternatives.scheduling import StageSchedule, block_names, is_spatial
 from tlmd.space.sketches import PARALLEL
