@@ -55,7 +55,6 @@ SHORT_FILES = {
     "tlmd/generate/history.py": "what a generator must not write again",
     "tlmd/client/tune_request.py": "what one run of `tlmd tune` is asked to do",
     "tlmd/guide/__main__.py": "`python -m tlmd.guide`",
-    "tlmd/alternatives/implementation.py": "one way to compute a task",
     "tlmd/alternatives/named_intrinsics.py": "intrinsics that a text names",
 }
 # Names that classes, functions and modules had once.
