@@ -148,3 +148,21 @@ def test_random_candidates_are_right_and_can_be_said(tasks: list[Task]) -> None:
     for task in tasks:
         check_random_candidates(task, rng)
     assert {len(TaskSpace(task).sketches) for task in tasks} == {1, 2}
+
+
+def test_weights_that_are_an_input_are_not_transformed() -> None:
+    class Dynamic(nn.Module):
+        """A convolution of which only the bias is constant."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.bias = nn.Parameter(torch.randn(64))
+
+        def forward(self, x: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+            return torch.relu(nn.functional.conv2d(x, weights, self.bias, padding=1))
+
+    inputs = torch.randn(1, 64, 14, 14), torch.randn(64, 64, 3, 3)
+    source = from_module("network", Dynamic().eval(), inputs)
+    tasks = lower_source(ModelSpec("network"), source, runnable(AVX2)).tasks
+    assert any(task.constants for task in tasks)
+    assert with_alternatives(tasks) == tasks

@@ -21,7 +21,7 @@ from tvm import te, tirx
 from tlmd.alternatives import groups
 from tlmd.alternatives.alternative import PER_WEIGHT, DirectProgram, Implementation
 from tlmd.alternatives.combinations import Matrix, row_of
-from tlmd.alternatives.contraction import DTYPE, Contraction, find_contraction, shape_of
+from tlmd.alternatives.contraction import DTYPE, Contraction, shape_of, with_constants
 from tlmd.alternatives.expressions import axis, long, same
 from tlmd.alternatives.groups import Blocks
 from tlmd.alternatives.kernel import VectorUnit
@@ -62,11 +62,11 @@ class Filtering:
 
 
 def winograd(filtering: Filtering, direct: DirectProgram) -> Implementation | None:
-    """Winograd's program; None where `direct` is no such convolution.
+    """Winograd's program; None where `direct` is no such convolution with constant weights.
 
     The channels must be a multiple of a vector.
     """
-    contraction = find_contraction(direct.module["main"])
+    contraction = with_constants(direct.module["main"], direct.constants)
     if contraction is None or not _is_convolution(contraction):
         return None
     lanes = direct.unit.lanes
