@@ -159,8 +159,8 @@ def _with_example(module: Any) -> tuple[Any, dict[str, Any]]:
 def _of(config: Any, name: str, default: Any) -> Any:
     """An entry of the configuration, or of the parts for text, vision and audio."""
     parts = (config, *(getattr(config, f"{p}_config", None) for p in ("text", "vision", "audio")))
-    found = (getattr(part, name, None) for part in parts if part is not None)
-    return next((value for value in found if value is not None), default)
+    values = (getattr(part, name, None) for part in parts if part is not None)
+    return next((value for value in values if value is not None), default)
 
 
 def _shape(name: str, config: Any) -> tuple[int, ...]:

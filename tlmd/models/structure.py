@@ -124,12 +124,12 @@ def rebuild(node: Node, tensors: Sequence[Any]) -> Any:
     if node.kind == "list":
         return items
     fields = dict(zip(node.keys, items, strict=True))
-    found = _class(node.type)
+    cls = _class(node.type)
     if node.kind == "dict":
-        return found(fields) if found is not None and issubclass(found, dict) else fields
-    if found is None:
+        return cls(fields) if cls is not None and issubclass(cls, dict) else fields
+    if cls is None:
         return SimpleNamespace(**fields)
-    return found(**fields)
+    return cls(**fields)
 
 
 def _class(name: str) -> Any:
@@ -138,14 +138,16 @@ def _class(name: str) -> Any:
     if not module or "<locals>" in attribute:
         return None
     try:
-        found: Any = importlib.import_module(module)
+        value: Any = importlib.import_module(module)
         for part in attribute.split("."):
-            found = getattr(found, part)
+            value = getattr(value, part)
     except (ImportError, AttributeError):
         return None
-    named = isinstance(found, type) and issubclass(found, tuple) and hasattr(found, "_fields")
-    known = isinstance(found, type) and (dataclasses.is_dataclass(found) or issubclass(found, dict))
-    return found if named or known else None
+    if not isinstance(value, type):
+        return None
+    named = issubclass(value, tuple) and hasattr(value, "_fields")
+    takes_fields = dataclasses.is_dataclass(value) or issubclass(value, dict)
+    return value if named or takes_fields else None
 
 
 @dataclass(frozen=True)
@@ -177,16 +179,16 @@ class CallStructure:
             if name in given:
                 raise TypeError(f"the model got the argument {name} twice")
             if name not in self.names:
-                known = ", ".join(self.names)
-                raise TypeError(f"the model has no argument {name}; they are {known}")
+                names = ", ".join(self.names)
+                raise TypeError(f"the model has no argument {name}; they are {names}")
             given[name] = value
-        found: dict[int, Any] = {}
+        tensors: dict[int, Any] = {}
         for name, node in zip(self.names, self.arguments, strict=True):
             if name not in given and any(node.tensors()):
                 raise TypeError(f"the model needs the argument {name}")
             if name in given:
-                _match(node, given[name], name, found)
-        return [found[index] for index in sorted(found)]
+                _match(node, given[name], name, tensors)
+        return [tensors[index] for index in sorted(tensors)]
 
     def input_names(self) -> list[str]:
         """A name for each tensor, in flat order."""
@@ -208,10 +210,10 @@ class CallStructure:
         return cls(tuple(document["names"]), arguments, document["positional"])
 
 
-def _match(node: Node, value: Any, path: str, found: dict[int, Any]) -> None:
-    """Put the tensors of `value` into `found`; it must have the structure `node`."""
+def _match(node: Node, value: Any, path: str, tensors: dict[int, Any]) -> None:
+    """Put the tensors of `value` into `tensors`; it must have the structure `node`."""
     if node.kind == "tensor":
-        found[node.value] = value
+        tensors[node.value] = value
         return
     if node.kind == "constant":
         if value != node.value:
@@ -223,7 +225,7 @@ def _match(node: Node, value: Any, path: str, found: dict[int, Any]) -> None:
         raise TypeError(f"argument {path} has another structure than the model was compiled with")
     by_key = dict(zip(keys or range(len(parts)), parts, strict=True))
     for key, item in zip(node.keys or range(len(node.items)), node.items, strict=True):
-        _match(item, by_key[key], f"{path}.{key}", found)
+        _match(item, by_key[key], f"{path}.{key}", tensors)
 
 
 def describe_call(

@@ -18,11 +18,14 @@ _EAGER: dict[str, Callable[..., Any]] = {
 
 @dataclass
 class NodeWriter:
-    """Nodes and constants that replace one node. What depends on constants only is computed."""
+    """Nodes and constants that replace one node. Operators of constants are computed at once."""
 
     prefix: str
     opset: int
-    known: dict[str, Any]
+
+    tensors: dict[str, Any]
+    """The constants of the model, by name."""
+
     nodes: list[Any] = field(default_factory=list)
     constants: list[Any] = field(default_factory=list)
 
@@ -30,7 +33,7 @@ class NodeWriter:
         """The name of the result of an operator."""
         from onnx import helper
 
-        if operator in _EAGER and not name and all(x in self.known for x in inputs):
+        if operator in _EAGER and not name and all(x in self.tensors for x in inputs):
             return self.constant(_EAGER[operator](*map(self.value, inputs), **attributes))
         name = name or f"{self.prefix}{len(self.nodes)}"
         self.nodes.append(helper.make_node(operator, inputs, [name], **attributes))
@@ -43,14 +46,14 @@ class NodeWriter:
         name = f"{self.prefix}constant_{len(self.constants)}"
         tensor = numpy_helper.from_array(np.ascontiguousarray(value), name)
         self.constants.append(tensor)
-        self.known[name] = tensor
+        self.tensors[name] = tensor
         return name
 
     def value(self, name: str) -> Any:
         """The value of a known constant."""
         from onnx import numpy_helper
 
-        return numpy_helper.to_array(self.known[name])
+        return numpy_helper.to_array(self.tensors[name])
 
     def reshape(self, x: str, shape: list[int]) -> str:
         """`x` in another shape."""
@@ -62,7 +65,7 @@ class NodeWriter:
 
         if len(sizes) == 1:
             return [x]
-        if x in self.known:
+        if x in self.tensors:
             parts = np.split(self.value(x), np.cumsum(sizes)[:-1], axis)
             return [self.constant(part) for part in parts]
         names = [f"{self.prefix}{len(self.nodes)}_{place}" for place in range(len(sizes))]

@@ -59,23 +59,23 @@ def _types(model: Any) -> dict[str, tuple[list[int], Any]]:
     from onnx import helper, shape_inference
 
     graph = shape_inference.infer_shapes(model, data_prop=True).graph
-    found = {}
+    types = {}
     for value in [*graph.input, *graph.value_info, *graph.output]:
         kind = value.type.tensor_type
         if kind.HasField("shape") and all(dim.HasField("dim_value") for dim in kind.shape.dim):
             dtype = helper.tensor_dtype_to_np_dtype(kind.elem_type)
-            found[value.name] = ([dim.dim_value for dim in kind.shape.dim], dtype)
-    return found
+            types[value.name] = ([dim.dim_value for dim in kind.shape.dim], dtype)
+    return types
 
 
 def _constants(model: Any) -> dict[str, Any]:
-    found = {tensor.name: tensor for tensor in model.graph.initializer}
+    constants = {tensor.name: tensor for tensor in model.graph.initializer}
     for node in model.graph.node:
         if node.op_type == "Constant":
             for attribute in node.attribute:
                 if attribute.name == "value":
-                    found[node.output[0]] = attribute.t
-    return found
+                    constants[node.output[0]] = attribute.t
+    return constants
 
 
 def _recurrence(node: Any, types: Mapping[str, Any], constants: Mapping[str, Any]) -> Any:
@@ -152,8 +152,8 @@ class _Recurrence:
     def write(self, writer: NodeWriter) -> None:
         """Write the nodes."""
         reverse = {"forward": [False], "reverse": [True]}.get(self.direction, [False, True])
-        found = [self._one_way(writer, place, back) for place, back in enumerate(reverse)]
-        joint = list(zip(*found, strict=True))
+        directions = [self._one_way(writer, place, back) for place, back in enumerate(reverse)]
+        joint = list(zip(*directions, strict=True))
         for output, axis, parts in zip(self.outputs, (1, 0, 0), joint, strict=True):
             if not output:
                 continue

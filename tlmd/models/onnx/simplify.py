@@ -24,25 +24,25 @@ _MISREAD = {"Attention"}  # TVM's converter expects another operator of the same
 def simplify(model: Any, shapes: Mapping[str, list[int]]) -> Any:
     """An equal model with these shapes of its inputs; `model` itself where that is not possible."""
     try:
-        found = _with_shapes(model, shapes)
-        found = _spelled_out(found)
+        simpler = _with_shapes(model, shapes)
+        simpler = _spelled_out(simpler)
         # Before, because ONNX Runtime refuses some; after, because it finds more shapes.
-        recurrent.unroll(found)
-        found = _folded(found)
-        recurrent.unroll(found)
-        return _with_full_expands(found)
+        recurrent.unroll(simpler)
+        simpler = _folded(simpler)
+        recurrent.unroll(simpler)
+        return _with_full_expands(simpler)
     except Exception:  # the importer then says what it cannot read
         return model
 
 
 def _with_shapes(model: Any, shapes: Mapping[str, list[int]]) -> Any:
-    found = copy.deepcopy(model)
-    for value in found.graph.input:
+    fixed = copy.deepcopy(model)
+    for value in fixed.graph.input:
         for dim, extent in zip(
             value.type.tensor_type.shape.dim, shapes.get(value.name, ()), strict=False
         ):
             dim.dim_value = extent
-    return found
+    return fixed
 
 
 def _spelled_out(model: Any) -> Any:
@@ -50,8 +50,9 @@ def _spelled_out(model: Any) -> Any:
     from onnx import defs, inliner, shape_inference
     from tvm.relax.frontend.onnx import onnx_frontend
 
-    known = onnx_frontend._get_convert_map().keys() - _MISREAD
-    names = {node.op_type for node in model.graph.node if node.domain in ("", "ai.onnx")} - known
+    supported = onnx_frontend._get_convert_map().keys() - _MISREAD
+    names = {node.op_type for node in model.graph.node if node.domain in ("", "ai.onnx")}
+    names -= supported
     wanted = [("", name) for name in sorted(names) if defs.has(name) and _is_function(name)]
     if not wanted:
         return model
@@ -102,9 +103,9 @@ def _folded(model: Any) -> Any:
             providers=["CPUExecutionProvider"],
             disabled_optimizers=off,
         )
-        found = onnx.load(str(path))
-    foreign = any(node.domain not in ("", "ai.onnx") for node in found.graph.node)
-    return model if foreign else found
+        folded = onnx.load(str(path))
+    foreign = any(node.domain not in ("", "ai.onnx") for node in folded.graph.node)
+    return model if foreign else folded
 
 
 def _with_full_expands(model: Any) -> Any:

@@ -140,10 +140,10 @@ def _is_plain(value: Any) -> bool:
 
 
 def _attribute(program: Any, node: Any) -> Any:
-    found = program.graph_module
+    value = program.graph_module
     for part in node.target.split("."):
-        found = getattr(found, part)
-    return found
+        value = getattr(value, part)
+    return value
 
 
 def _weights(program: Any) -> dict[Any, Any]:
@@ -156,11 +156,11 @@ def _weights(program: Any) -> dict[Any, Any]:
         for spec in signature.input_specs
         if spec.kind in kinds and spec.target not in changed
     }
-    found = {}
+    weights = {}
     for node in program.graph.nodes:
         if node.op == "placeholder" and node.name in targets:
             target = targets[node.name]
             stored = program.state_dict.get(target, program.constants.get(target))
             if isinstance(stored, torch.Tensor):
-                found[node] = stored
-    return found
+                weights[node] = stored
+    return weights

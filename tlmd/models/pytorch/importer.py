@@ -20,19 +20,19 @@ def import_program(name: str, program: Any) -> Any:
     """The Relax module of an exported program. Raises `BadInput`."""
     from tvm.relax.frontend.torch import from_exported_program
 
-    known = converters()
+    convert_map = converters()
     try:
-        program = normalise(program, known)
+        program = normalise(program, convert_map)
     except Exception as error:
         raise BadInput(import_failure(name, error)) from error
     if not has_open_inputs(program):
-        _check(name, program, known)
+        _check(name, program, convert_map)
     try:
         return from_exported_program(
             program,
             keep_params_as_input=False,
             run_ep_decomposition=False,
-            custom_convert_map=known,
+            custom_convert_map=convert_map,
         )
     except NotConvertible as error:
         operator = operator_name(error.node)
@@ -45,10 +45,10 @@ def import_program(name: str, program: Any) -> Any:
         raise BadInput(import_failure(name, error)) from error
 
 
-def _check(name: str, program: Any, known: Iterable[str]) -> None:
+def _check(name: str, program: Any, convertible: Iterable[str]) -> None:
     """Refuse operators without a converter, random numbers, and shapes that depend on data."""
     calls = [node for node in program.graph.nodes if node.op == "call_function"]
-    missing = {n.target.__name__ for n in calls if n.target.__name__ not in known}
+    missing = {n.target.__name__ for n in calls if n.target.__name__ not in convertible}
     for node in calls:
         if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
             raise BadInput(
@@ -86,13 +86,18 @@ def _depends_on_data(value: Any) -> bool:
     )
 
 
-def is_supported(node: Any, known: Iterable[str]) -> bool:
-    """Whether TVM may compile a node of a normalised program. `known`: names with a converter."""
+def is_supported(node: Any, convertible: Iterable[str]) -> bool:
+    """Whether TVM may compile a node of a normalised program.
+
+    `convertible` holds the names of the operators with a converter.
+    """
     if node.op != "call_function":
         return False
     if node.target is operator.getitem:
-        return is_supported(node.args[0], known) and _is_plain(node.meta.get("val"))
-    if not isinstance(node.target, torch._ops.OpOverload) or node.target.__name__ not in known:
+        return is_supported(node.args[0], convertible) and _is_plain(node.meta.get("val"))
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return False
+    if node.target.__name__ not in convertible:
         return False
     if torch.Tag.nondeterministic_seeded in node.target.tags or node.target._schema.is_mutable:
         return False
@@ -115,11 +120,11 @@ def unsupported(program: Any, names: Iterable[str]) -> str:
     Example: ``aten.histc in encoder.layer.0 (model.py:123)``.
     """
     names = set(names)
-    found: dict[str, str] = {}
+    places: dict[str, str] = {}
     for node in program.graph.nodes:
         if node.op == "call_function" and node.target.__name__ in names:
-            found.setdefault(operator_name(node), where(node))
-    return " and ".join([f"{name}{place}" for name, place in found.items()][:3])
+            places.setdefault(operator_name(node), where(node))
+    return " and ".join([f"{name}{place}" for name, place in places.items()][:3])
 
 
 def operator_name(node: Any) -> str:

@@ -87,23 +87,23 @@ def _row_numbers(indices: list[Any], extents: list[int]) -> Any:
 def _tensors(indices: Any) -> tuple[list[int], list[Any]] | None:
     """The indexed dimensions and their indices; None if there are masks, which have no shape."""
     dims = [dim for dim, index in enumerate(indices) if index is not None]
-    found = [indices[dim] for dim in dims]
-    if not dims or any(index.dtype in (torch.bool, torch.uint8) for index in found):
+    tensors = [indices[dim] for dim in dims]
+    if not dims or any(index.dtype in (torch.bool, torch.uint8) for index in tensors):
         return None
-    return dims, found
+    return dims, tensors
 
 
 def _index(x: Any, indices: Any) -> Any:
     parts = _tensors(indices)
     if parts is None:
         return NotImplemented
-    dims, found = parts
+    dims, tensors = parts
     if len(dims) == 1:
-        (dim,), (index,) = dims, found
+        (dim,), (index,) = dims, tensors
         index = in_range(index, x.shape[dim])
         taken = aten.index_select.default(x, dim, index.reshape(-1))
         return taken.reshape([*x.shape[:dim], *index.shape, *x.shape[dim + 1 :]])
-    numbers = _row_numbers(found, [x.shape[dim] for dim in dims])
+    numbers = _row_numbers(tensors, [x.shape[dim] for dim in dims])
     rows = _rows(x, dims)
     taken = aten.index_select.default(rows, 0, numbers.reshape(-1))
     taken = taken.reshape([*numbers.shape, *rows.shape[1:]])
@@ -121,10 +121,10 @@ def _index_put(x: Any, indices: Any, values: Any, accumulate: bool = False) -> A
     parts = _tensors(indices)
     if parts is None:
         return _masked_put(x, indices, values, accumulate)
-    dims, found = parts
-    if x.dim() == 1 and len(found) == 1 and _put_already(x, found[0], values):
+    dims, tensors = parts
+    if x.dim() == 1 and len(tensors) == 1 and _put_already(x, tensors[0], values):
         return NotImplemented
-    numbers = _row_numbers(found, [x.shape[dim] for dim in dims])
+    numbers = _row_numbers(tensors, [x.shape[dim] for dim in dims])
     rest = [dim for dim in range(x.dim()) if dim not in dims]
     adjacent = dims == list(range(dims[0], dims[-1] + 1))
     shape = [x.shape[dim] for dim in rest]

@@ -43,11 +43,14 @@ _FIRST_OUTPUT_ONLY = (
 )
 
 
-def normalise(program: Any, known: Iterable[str]) -> Any:
-    """The program in operators that TVM imports rightly. `known`: names that have a converter."""
+def normalise(program: Any, convertible: Iterable[str]) -> Any:
+    """The program in operators that TVM imports rightly.
+
+    `convertible` holds the names of the operators with a converter.
+    """
     if has_open_inputs(program):
         return program.run_decompositions()
-    table = _table(frozenset(known))
+    table = _table(frozenset(convertible))
     # A copy, because PyTorch takes entries out.
     program = program.run_decompositions({**table, **_custom(program)})
     further = _indexed_pools(program) | _statistics(program)
@@ -70,7 +73,7 @@ def has_open_inputs(program: Any) -> bool:
 
 
 @functools.cache
-def _table(known: frozenset[str]) -> Table:
+def _table(convertible: frozenset[str]) -> Table:
     stock: Any = default_decompositions()
     table: Table = dict(stock.items())
     for op, function in decomposition_table.items():
@@ -78,7 +81,7 @@ def _table(known: frozenset[str]) -> Table:
         new = isinstance(op, torch._ops.OpOverload) and op not in table
         if (
             new
-            and (name not in known or name in _PREFERRED)
+            and (name not in convertible or name in _PREFERRED)
             and not is_random(op)
             and not mutates(op)
         ):

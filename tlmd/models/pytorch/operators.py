@@ -175,13 +175,13 @@ def _reduction(op: Callable[..., Any]) -> Converter:
         if x.ty.ndim == 0:
             return x
         keep = bool(_argument(node, 2, "keepdim", False))
-        found = _emit(importer, op(x, dims, keep))
+        reduced = _emit(importer, op(x, dims, keep))
         if op not in (relax.op.max, relax.op.min) or "float" not in dtype:
-            return found
+            return reduced
         # The largest and the smallest are NaN where there is one.
         unordered = _cast(importer, _emit(importer, relax.op.isnan(x)), "int8")
         unordered = _cast(importer, _emit(importer, relax.op.max(unordered, dims, keep)), "bool")
-        return _emit(importer, relax.op.where(unordered, relax.const(np.nan, dtype), found))
+        return _emit(importer, relax.op.where(unordered, relax.const(np.nan, dtype), reduced))
 
     return convert
 
@@ -209,11 +209,11 @@ def _extreme(op: Callable[..., Any]) -> Converter:
     def convert(node: Any, importer: Any) -> Any:
         dtype = _result_dtype(node)
         left, right = _operands(node, importer, dtype)
-        found = _emit(importer, op(left, right))
+        chosen = _emit(importer, op(left, right))
         if "float" not in dtype:
-            return found
+            return chosen
         # TVM returns the second one if they cannot be compared.
-        return _emit(importer, relax.op.where(relax.op.isnan(left), left, found))
+        return _emit(importer, relax.op.where(relax.op.isnan(left), left, chosen))
 
     return convert
 
@@ -222,12 +222,12 @@ def _not_equal(node: Any, importer: Any) -> Any:
     """NaN differs from everything; in TVM it does not."""
     dtype = str(importer.env[node.args[0]].ty.dtype)
     values = _operands(node, importer, dtype)
-    found = _emit(importer, relax.op.not_equal(*values))
+    differs = _emit(importer, relax.op.not_equal(*values))
     for value in values if "float" in dtype else []:
         if not isinstance(value, GenericConst):
             unordered = _emit(importer, relax.op.isnan(value))
-            found = _emit(importer, relax.op.logical_or(found, unordered))
-    return found
+            differs = _emit(importer, relax.op.logical_or(differs, unordered))
+    return differs
 
 
 def _shift(op: Callable[..., Any]) -> Converter:

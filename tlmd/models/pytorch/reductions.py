@@ -48,8 +48,8 @@ def _reduced_over_all(op: Any) -> Callable[..., Any]:
         if x.dim() == 0:
             return x.clone()
         if x.dtype == torch.bool:
-            found = op(x.to(torch.int8), dims, keepdim)
-            return found.to(torch.bool)
+            reduced = op(x.to(torch.int8), dims, keepdim)
+            return reduced.to(torch.bool)
         return NotImplemented if list(dim) == dims else op(x, dims, keepdim)
 
     return decomposition
@@ -76,8 +76,8 @@ def _arg(op: Any, x: Any, dim: Any = None, keepdim: bool = False) -> Any:
     if x.dim() == 0:
         return torch.zeros_like(x, dtype=torch.int64)
     if dim is None:
-        found = op(x.reshape(-1), 0)
-        return found.reshape([1] * x.dim()) if keepdim else found
+        place = op(x.reshape(-1), 0)
+        return place.reshape([1] * x.dim()) if keepdim else place
     if x.dtype in (torch.bool, torch.uint8):
         return op(x.to(torch.int32), dim, keepdim)
     return NotImplemented
@@ -91,8 +91,8 @@ def _kth_value(x: Any, k: int, dim: int = -1, keepdim: bool = False) -> tuple[An
     if x.dim() == 0:
         return x.clone(), torch.zeros_like(x, dtype=torch.int64)
     values, places = torch.sort(x, dim)
-    found = values.narrow(dim, k - 1, 1), places.narrow(dim, k - 1, 1)
-    return found if keepdim else (found[0].squeeze(dim), found[1].squeeze(dim))
+    kth = values.narrow(dim, k - 1, 1), places.narrow(dim, k - 1, 1)
+    return kth if keepdim else (kth[0].squeeze(dim), kth[1].squeeze(dim))
 
 
 def _variance(x: Any, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> Any:

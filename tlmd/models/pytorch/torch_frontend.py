@@ -173,11 +173,11 @@ def flat_module(module: Any, call: CallStructure) -> Any:
 
         def forward(self, *tensors: Any) -> tuple[Any, ...]:
             args, kwargs = call.arguments_of(tensors)
-            found: list[Any] = []
+            results: list[Any] = []
             with _as_run(self.as_run):
                 outputs = self.model(*args, **kwargs)
-            structure.describe(outputs, torch.is_tensor, found)
-            return tuple(found)
+            structure.describe(outputs, torch.is_tensor, results)
+            return tuple(results)
 
     flat = FlatModule()
     flat.training = False  # not `eval`, which an exported module does not allow
