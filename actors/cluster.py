@@ -178,8 +178,8 @@ class Cluster:
         return handle.order.remote("publish", order.version, *self._trained[1:])
 
     def _registry(self) -> Any:
-        found = next(m for m in self._members.values() if m.spec.kind is WorkerKind.REGISTRY)
-        return found.handle
+        registry = next(m for m in self._members.values() if m.spec.kind is WorkerKind.REGISTRY)
+        return registry.handle
 
     def _listen(self, member: Member, order: Order | None, ref: Any) -> None:
         name, life = member.spec.name, member.life
