@@ -75,17 +75,19 @@ def accept(
             seconds[text.split(" ")[0]] = round(time.monotonic() - started_at, 2)
 
     sources = stage("loading the model", lambda: frontends.load_sets(spec))
-    known: dict[str, Any] = {}
+    functions: dict[str, Any] = {}
     models = stage(
         "lowering it to tasks",
-        lambda: tuple(lower_source(one, source, target, known) for one, source in sources),
+        lambda: tuple(lower_source(one, source, target, functions) for one, source in sources),
     )
     if not _runs_here(target):
         notes = ("the target is not this machine's CPU: outputs were not compared",)
         return Accepted(models, None, seconds, notes)
-    found = stage("comparing its outputs", lambda: [_compare(model, target) for model in models])
-    errors = [error for error, _ in found if error is not None]
-    told = dict.fromkeys(note for _, notes in found for note in notes)
+    comparisons = stage(
+        "comparing its outputs", lambda: [_compare(model, target) for model in models]
+    )
+    errors = [error for error, _ in comparisons if error is not None]
+    told = dict.fromkeys(note for _, notes in comparisons for note in notes)
     return Accepted(models, max(errors, default=None), seconds, tuple(told))
 
 
@@ -117,19 +119,19 @@ def _expected(source: SourceModel) -> tuple[Expected, str]:
     """Inputs with the outputs of the original; or none of them, and a note why not."""
     if source.reference is None:
         return [], "the original cannot be run here: outputs were not compared"
-    found: Expected = []
+    expected: Expected = []
     sets = [list(source.example)] if source.example else []
     if not sets or any(a.dtype.kind == "f" and a.size > 1 and a.std() == 0 for a in sets[0]):
         sets.append(source.random_inputs(0))  # zeros and ones show little
     for inputs in sets:
         try:
-            found.append((inputs, [np.asarray(o) for o in source.reference(*inputs)]))
+            expected.append((inputs, [np.asarray(o) for o in source.reference(*inputs)]))
         except Exception as error:
-            if not found:
+            if not expected:
                 reason = first_line(error)
                 return [], f"the original cannot be run ({reason}): outputs were not compared"
             # The example works; random values need not be valid for the model.
-    return found, ""
+    return expected, ""
 
 
 def _largest_error(source: SourceModel, executable: Any, expected: Expected) -> float:
@@ -177,13 +179,13 @@ def check_output(
             f"TVM imports an operator of {model} wrongly: {name} has shape {actual.shape} "
             f"instead of {expected.shape}; rewrite that part of the model"
         )
-    found, allowed = output_error(actual, expected)
-    if not found <= (max(allowed, least) if expected.dtype.kind == "f" else allowed):
+    error, allowed = output_error(actual, expected)
+    if not error <= (max(allowed, least) if expected.dtype.kind == "f" else allowed):
         raise BadInput(
             f"TVM imports an operator of {model} wrongly: {name} differs from the original "
-            f"(relative error {found:.1e}); nothing is tuned, rewrite that part of the model"
+            f"(relative error {error:.1e}); nothing is tuned, rewrite that part of the model"
         )
-    return found
+    return error
 
 
 def output_error(actual: np.ndarray, expected: np.ndarray) -> tuple[float, float]:

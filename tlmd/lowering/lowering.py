@@ -61,7 +61,7 @@ class Compiled:
 def lower(
     module: IRModule,
     target: Any,
-    known: dict[str, Any] | None = None,
+    shared: dict[str, Any] | None = None,
     *,
     restructure: bool = True,
     attention: bool = True,
@@ -71,7 +71,7 @@ def lower(
     """Lower a Relax module to fused TensorIR functions and the Relax function that calls them.
 
     Weights must be constants and shapes static, as in the modules of `frontends.load_model`.
-    `known` holds functions by task id; modules that are lowered with the same one share them.
+    `shared` holds functions by task id; modules that are lowered with the same one share them.
     Without `restructure` attention is several functions, as on targets but CPUs, so are expansions
     with their depthwise convolutions, and transposed and 1-D convolutions stay what they are: these
     are the programs that other tuners see. Without `attention` or `expansions` only that one is
@@ -89,10 +89,10 @@ def lower(
                 *_loop_passes(on_cpu and restructure and expansions),
             ]
         )(module)
-    return _with_equal_names(lowered, {} if known is None else known)
+    return _with_equal_names(lowered, {} if shared is None else shared)
 
 
-def _with_equal_names(lowered: IRModule, known: dict[str, Any]) -> IRModule:
+def _with_equal_names(lowered: IRModule, shared: dict[str, Any]) -> IRModule:
     """Replace functions of one task id by one of them.
 
     Their blocks may have other names, and a schedule finds blocks by their names.
@@ -100,7 +100,7 @@ def _with_equal_names(lowered: IRModule, known: dict[str, Any]) -> IRModule:
     functions = {}
     for var, func in lowered.functions.items():
         if is_tunable(func):
-            first = known.setdefault(task_id(tuning_module(func)), func)
+            first = shared.setdefault(task_id(tuning_module(func)), func)
             func = first.with_attr("global_symbol", str(var.name_hint))
         functions[var] = func
     return IRModule(functions, attrs=lowered.attrs)

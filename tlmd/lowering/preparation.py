@@ -36,8 +36,8 @@ def lower_sets(spec: ModelSpec, target: TargetInfo) -> list[LoweredModel]:
 
     Raises `BadInput` and `Failed`.
     """
-    known: dict[str, Any] = {}
-    return [lower_source(one, source, target, known) for one, source in frontends.load_sets(spec)]
+    shared: dict[str, Any] = {}
+    return [lower_source(one, source, target, shared) for one, source in frontends.load_sets(spec)]
 
 
 def merged_tasks(models: Sequence[LoweredModel]) -> list[Task]:
@@ -47,20 +47,20 @@ def merged_tasks(models: Sequence[LoweredModel]) -> list[Task]:
     """
     merged: dict[str, Task] = {}
     for task in (task for model in models for task in model.tasks):
-        known = merged.get(task.id)
-        merged[task.id] = replace(known, weight=known.weight + task.weight) if known else task
+        earlier = merged.get(task.id)
+        merged[task.id] = replace(earlier, weight=earlier.weight + task.weight) if earlier else task
     strict = any(model.spec.strict_numerics for model in models)
     return with_alternatives(merged.values(), strict, models[0].spec.precision)
 
 
 def lower_source(
-    spec: ModelSpec, source: Any, target: TargetInfo, known: dict[str, Any] | None = None
+    spec: ModelSpec, source: Any, target: TargetInfo, shared: dict[str, Any] | None = None
 ) -> LoweredModel:
     """Lower a loaded model to its tasks. Raises `Failed` if it has none.
 
     Raises `BadInput` for a precision that the model cannot have.
 
-    `known` as in `lowering.lower`.
+    `shared` as in `lowering.lower`.
     """
     int8 = spec.precision == INT8
     if int8 and not quantisation.is_quantised(source.module):
@@ -68,7 +68,7 @@ def lower_source(
             f"{spec.name} is not quantised: {INT8} is for models with QuantizeLinear and "
             "DequantizeLinear; use --precision fp32 or bf16"
         )
-    lowered = lowering.lower(source.module, targets.tvm_target(target), known, int8=int8)
+    lowered = lowering.lower(source.module, targets.tvm_target(target), shared, int8=int8)
     tasks = lowering.extract(lowered, target)
     if not tasks:
         raise Failed(f"{spec.name} has no tensor program to tune")

@@ -27,14 +27,14 @@ _REGISTERS = 384  # elements of float32; more are spilled to memory
 
 def database(tasks: list[Task], target: Any) -> Any:
     """A database in memory with one program for each heavy task that has open decisions."""
-    found = ms.database.MemoryDatabase(module_equality="structural")
+    schedules = ms.database.MemoryDatabase(module_equality="structural")
     for task in tasks:
         if task.flops * task.weight >= _HEAVY:
-            _commit(found, task, target)
-    return found
+            _commit(schedules, task, target)
+    return schedules
 
 
-def _commit(found: Any, task: Task, target: Any) -> None:
+def _commit(schedules: Any, task: Task, target: Any) -> None:
     space = TaskSpace(task)
     rng = Random(0)
     drawn = [space.random(rng) for _ in range(_DRAWS)]
@@ -45,9 +45,9 @@ def _commit(found: Any, task: Task, target: Any) -> None:
         except InvalidCandidate:
             continue
         arguments = ms.arg_info.ArgInfo.from_prim_func(space.module["main"])
-        workload = found.commit_workload(space.module)
+        workload = schedules.commit_workload(space.module)
         record = ms.database.TuningRecord(schedule.trace, workload, [1.0], target, arguments)
-        found.commit_tuning_record(record)
+        schedules.commit_tuning_record(record)
         return
 
 

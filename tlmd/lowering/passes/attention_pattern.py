@@ -154,12 +154,12 @@ class AttentionPattern:
     def _views(self, query: Any, key: Any, value: Any) -> tuple[View, View, View] | None:
         """The operands before their transposes; as they are if these do not fit each other."""
         wanted = (query, "BHLD"), (key, "BHDL"), (value, "BHLD")
-        found = [self._view(expr, order) for expr, order in wanted]
-        if found[2] is not None and found[2].factor != 1:
-            found[2] = None
-        if None in found or not _fit(*(view.operand for view in found if view)):
-            found = [self._plain(expr, order) for expr, order in wanted]
-        first, second, third = found
+        views = [self._view(expr, order) for expr, order in wanted]
+        if views[2] is not None and views[2].factor != 1:
+            views[2] = None
+        if None in views or not _fit(*(view.operand for view in views if view)):
+            views = [self._plain(expr, order) for expr, order in wanted]
+        first, second, third = views
         if first is None or second is None or third is None:
             return None
         return first, second, third
@@ -182,8 +182,8 @@ class AttentionPattern:
             axes = order_of(value, _RANK)
             return self._view(value.args[0], "".join(order[axes.index(i)] for i in range(_RANK)))
         if (times := factor_of(value)) is not None:
-            found = self._view(value.args[0], order)
-            return found and replace(found, factor=found.factor * times)
+            view = self._view(value.args[0], order)
+            return view and replace(view, factor=view.factor * times)
         return View(expr, Operand(order, shape))
 
     def _repeated(self, value: Any) -> Any | None:

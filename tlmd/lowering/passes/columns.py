@@ -63,8 +63,8 @@ def columns_of(expr: Any, order: str, value_of: Callable[[Any], Any]) -> View | 
         value = value_of(variable)
         if (times := factor_of(value)) is not None:
             variable, factor = value.args[0], factor * times
-        elif (found := _move(value, value_of)) is not None:
-            variable, move = found
+        elif (moved := _move(value, value_of)) is not None:
+            variable, move = moved
             moves.insert(0, move)
         else:
             break

@@ -28,25 +28,27 @@ class FuseAttention(PyExprMutator):  # type: ignore[misc]
         self.pattern = AttentionPattern(func)
 
     def visit_call_(self, call: Any) -> Any:
-        found = self.pattern.find(call)
-        return super().visit_call_(call) if found is None else self._fused(call, found)
+        matched = self.pattern.find(call)
+        return super().visit_call_(call) if matched is None else self._fused(call, matched)
 
-    def _fused(self, call: Any, found: FoundAttention) -> Any:
+    def _fused(self, call: Any, matched: FoundAttention) -> Any:
         """The call of the attention, whose result has the shape of `call`."""
         tensors: list[View] = []
         places = []
-        for view in found.views:  # several may be parts of one tensor
+        for view in matched.views:  # several may be parts of one tensor
             place = next((i for i, one in enumerate(tensors) if _is_same(one, view)), len(tensors))
             tensors += [view] * (place == len(tensors))
             places.append(place)
         query, key, value = places
-        attention = replace(found.attention, tensors=(query, key, value))
+        attention = replace(matched.attention, tensors=(query, key, value))
         reshaped = [relax.op.reshape(one.variable, one.operand.shape) for one in tensors]
         given = [
             view.variable if static_shape(view.variable) == view.operand.shape else other
             for view, other in zip(tensors, reshaped, strict=True)
         ]
-        arguments = [self.builder_.normalize(self.visit_expr(one)) for one in (*given, *found.bias)]
+        arguments = [
+            self.builder_.normalize(self.visit_expr(one)) for one in (*given, *matched.bias)
+        ]
         called = self.builder_.call_te(
             attention,
             *arguments,

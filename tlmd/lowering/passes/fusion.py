@@ -88,29 +88,29 @@ def _copies(function: Any) -> _Copies:
         parameter: _Copies(reads=Counter([index]))
         for index, parameter in enumerate(function.params)
     }
-    found = _Copies()
+    copies = _Copies()
 
     def visit(realize: Any) -> None:
-        nonlocal found
+        nonlocal copies
         block = realize.block
         if block.name_hint == "root":
             return
-        found = _Copies()
+        copies = _Copies()
         if block.init is None:  # a sum is computed once
-            _add_body(block.body, made, found)
+            _add_body(block.body, made, copies)
         for write in block.writes:
-            made[write.source] = found
+            made[write.source] = copies
 
     structural_walk(function.body, (SBlockRealize, visit))
-    return found
+    return copies
 
 
-def _add_body(body: Any, made: dict[Any, _Copies], found: _Copies) -> None:
+def _add_body(body: Any, made: dict[Any, _Copies], copies: _Copies) -> None:
     def visit_read(read: Any) -> None:
-        found.add(made.get(read.source, _Copies()))
+        copies.add(made.get(read.source, _Copies()))
 
     def visit_call(call: Any) -> None:
         if str(call.op.name).endswith("if_then_else"):
-            found.conditions += 1
+            copies.conditions += 1
 
     structural_walk(body, [(tvm.ir.expr.TensorLoad, visit_read), (tvm.ir.Call, visit_call)])

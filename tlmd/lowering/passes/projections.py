@@ -60,9 +60,9 @@ class CombineProjections(PyExprMutator):  # type: ignore[misc]
         }
         self.columns: dict[Any, tuple[_Combined, int]] = {}
         for call in self.pattern.values.values():
-            found = self.pattern.find(call)
-            if found is not None:
-                self._plan([view.variable for view in found.views])
+            matched = self.pattern.find(call)
+            if matched is not None:
+                self._plan([view.variable for view in matched.views])
 
     def visit_call_(self, call: Any) -> Any:
         if call not in self.columns:
@@ -93,20 +93,20 @@ class CombineProjections(PyExprMutator):  # type: ignore[misc]
 
     def _matmuls(self, operands: list[Any]) -> list[Any]:
         """The nearest matmuls that the operands are computed from, each once."""
-        found: list[Any] = []
+        matmuls: list[Any] = []
         for operand in operands:
             waiting, seen = [operand], 0
             while waiting and seen < _MOST_OPERATORS:
                 value = self.pattern.value(waiting.pop(0))
                 seen += 1
                 if op_name(value) == "relax.matmul":
-                    found += [] if any(value.same_as(one) for one in found) else [value]
+                    matmuls += [] if any(value.same_as(one) for one in matmuls) else [value]
                 elif isinstance(value, relax.TupleGetItem):
                     waiting.append(value.tuple_value)
                 elif isinstance(value, relax.Call):
                     listed = [getattr(argument, "fields", [argument]) for argument in value.args]
                     waiting += [v for some in listed for v in some if isinstance(v, relax.Var)]
-        return found
+        return matmuls
 
     def _projection(self, matmul: Any) -> _Projection | None:
         """None if the weights are no constant matrix, or the product is used more than once."""

@@ -119,15 +119,15 @@ class IntegerProducts(PyExprMutator):  # type: ignore[misc]
 
     def _scaled(self, sums: Any, shifted: Any | None, scales: Any, terms: int) -> Any:
         """``(sums - shifted) * scales`` in float32; `terms`: of each sum."""
-        found = self.builder_.emit(sums)
+        scaled = self.builder_.emit(sums)
         if shifted is not None:
             shift = relax.const(shifted.astype("int32"), "int32")
-            found = self.builder_.emit(relax.op.subtract(found, shift))
-        found = self.builder_.emit(relax.op.astype(found, "float32"))
+            scaled = self.builder_.emit(relax.op.subtract(scaled, shift))
+        scaled = self.builder_.emit(relax.op.astype(scaled, "float32"))
         typical = 1 / (_TYPICAL * math.sqrt(max(terms, 1)))
-        found = self.builder_.emit(relax.op.multiply(found, relax.const(typical, "float32")))
+        scaled = self.builder_.emit(relax.op.multiply(scaled, relax.const(typical, "float32")))
         relative = relax.const((scales / typical).astype("float32"), "float32")
-        return relax.op.multiply(found, relative)
+        return relax.op.multiply(scaled, relative)
 
     def _call(self, expr: Any, name: str) -> Any | None:
         """The call of this operator that made an expression; None if another one did."""
@@ -139,10 +139,10 @@ class IntegerProducts(PyExprMutator):  # type: ignore[misc]
         call = self._call(expr, _DEQUANTIZE)
         if call is None or isinstance(call.args[0], GenericConst):
             return None
-        known = _scale_and_zero(call)
-        if known is None:
+        parameters = _scale_and_zero(call)
+        if parameters is None:
             return None
-        scale, zero = known
+        scale, zero = parameters
         source = self.visit_expr(call.args[0])
         dtype = dtype_of(call.args[0])
         if dtype not in _BYTES:
@@ -200,9 +200,9 @@ class SpellOutScales(PyExprMutator):  # type: ignore[misc]
         return self._quantized(call.args[0], scale, zero, out)
 
     def _dequantized(self, source: Any, scale: Any, zero: Any, out: str) -> Any:
-        known = _constant(source)
-        if known is not None:
-            return relax.const(((known - zero) * scale).astype(out), out)
+        constant = _constant(source)
+        if constant is not None:
+            return relax.const(((constant - zero) * scale).astype(out), out)
         value = self.builder_.emit(relax.op.astype(source, "float32"))
         if zero.any():
             value = self.builder_.emit(relax.op.subtract(value, _number(zero)))
@@ -226,16 +226,16 @@ class SpellOutScales(PyExprMutator):  # type: ignore[misc]
 
 def is_quantised(module: Any) -> bool:
     """Whether a model has pairs of `quantize` and `dequantize`."""
-    found = False
+    dequantizes = False
 
     def visit(expr: Any) -> None:
-        nonlocal found
-        found = found or op_name(expr) == _DEQUANTIZE
+        nonlocal dequantizes
+        dequantizes = dequantizes or op_name(expr) == _DEQUANTIZE
 
     for function in module.functions.values():
         if isinstance(function, relax.Function):
             relax.analysis.post_order_visit(function, visit)
-    return found
+    return dequantizes
 
 
 def _constant(expr: Any) -> NDArray[Any] | None:

@@ -83,14 +83,14 @@ def add_patches(patches: Any, sides: tuple[Side, Side]) -> Any:
     rows, columns = sides
 
     def value(n: Any, y: Any, x: Any, channel: Any) -> Any:
-        found = [
+        terms = [
             tirx.if_then_else(
                 tirx.all(*inside_y, *inside_x), patches[n, i, j, h, w, channel], tirx.const(0.0)
             )
             for i, h, inside_y in _patches_of(y, rows)
             for j, w, inside_x in _patches_of(x, columns)
         ]
-        return sum(found[1:], start=found[0])
+        return sum(terms[1:], start=terms[0])
 
     return te.compute((batch, rows.outputs, columns.outputs, channels), value, name="add_patches")
 
@@ -127,12 +127,12 @@ class TransposedConvolutions(PyExprMutator):  # type: ignore[misc]
         data = self._emit(relax.op.permute_dims(call.args[0], [0, 2, 3, 1]))
         patches = 4 * shape[0] * shape[2] * shape[3] * weights[0].size
         if shape[2:] == (1, 1):
-            found = self._from_one_pixel(data, weights, sides, out)
+            image = self._from_one_pixel(data, weights, sides, out)
         elif max(strides) > 1 and patches <= _PATCHES_BYTES:
-            found = self._from_patches(data, weights, sides, shape)
+            image = self._from_patches(data, weights, sides, shape)
         else:
-            found = self._convolved(data, weights, sides, out)
-        return relax.op.permute_dims(found, [0, 3, 1, 2])
+            image = self._convolved(data, weights, sides, out)
+        return relax.op.permute_dims(image, [0, 3, 1, 2])
 
     def _emit(self, expr: Any) -> Any:
         return self.builder_.emit(expr)
