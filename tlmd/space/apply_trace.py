@@ -78,8 +78,8 @@ def design_space(target: Any, module: Any, seed: int) -> list[Any]:
     if rules.EXTRA_RULES:
         generator = rules.with_extra_rules(generator)
         extended = _context(module, target, generator, seed).generate_design_space()
-        known = {instructions(trace) for trace in traces}
-        traces += [s.trace for s in extended if instructions(s.trace) not in known]
+        existing = {instructions(trace) for trace in traces}
+        traces += [s.trace for s in extended if instructions(s.trace) not in existing]
     return traces
 
 

@@ -82,11 +82,11 @@ def _packed(region: Any, iters: dict[Any, int]) -> dict[int, tuple[tuple[int, in
         if isinstance(side.min, tirx.FloorDiv | tirx.FloorMod) and side.min.a in iters:
             key = iters[side.min.a], _constant(side.min.b)
             parts.setdefault(key, {})[type(side.min)] = place
-    found: dict[int, tuple[tuple[int, int], ...]] = {}
+    terms: dict[int, tuple[tuple[int, int], ...]] = {}
     for (iterator, _), places in parts.items():
         if len(places) == 2:
-            found |= {places[tirx.FloorDiv]: (), places[tirx.FloorMod]: ((iterator, 1),)}
-    return found
+            terms |= {places[tirx.FloorDiv]: (), places[tirx.FloorMod]: ((iterator, 1),)}
+    return terms
 
 
 def _index(expr: Any, iters: dict[Any, int]) -> tuple[tuple[int, int], ...]:

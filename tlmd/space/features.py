@@ -67,8 +67,8 @@ def speedup(rows: NDArray[np.float32], cores: int) -> NDArray[np.float32]:
     `rows` are features. A parallel loop takes as long as the core with the most iterations of it.
     """
     iterations = np.maximum(np.round(np.exp2(rows[:, _PARALLEL]) - 1), 1)
-    found: NDArray[np.float32] = (iterations / np.ceil(iterations / cores)).astype(np.float32)
-    return found
+    shares: NDArray[np.float32] = (iterations / np.ceil(iterations / cores)).astype(np.float32)
+    return shares
 
 
 def pack_features(row: NDArray[np.float32]) -> bytes:

@@ -34,8 +34,8 @@ def candidate_of(space: TaskSpace, trace: Any) -> Candidate | None:
         return None
     values = [_decision(trace, inst) for inst in live]
     for index, sketch in enumerate(space.sketches):
-        known, positions = _sketch_form(space, index)
-        if known != form:
+        sketch_form, positions = _sketch_form(space, index)
+        if sketch_form != form:
             continue
         decisions = {at: v for at, v in zip(positions, values, strict=True) if v is not None}
         for extent in _extents(sketch.open_decisions, _parallel_extent(trace)):

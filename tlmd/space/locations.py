@@ -143,8 +143,8 @@ def tiled_nest(sketch: Sketch, trace: PlainTrace, computation: Computation) -> T
         if kind == "SamplePerfectTile":
             factor_of.update({v: (tile_at[position], i) for i, v in enumerate(outputs)})
         elif kind == "Split":
-            known = zip(inputs[1:], outputs, strict=True)
-            loop_of.update({loop: factor_of[v] for v, loop in known if v in factor_of})
+            pairs = zip(inputs[1:], outputs, strict=True)
+            loop_of.update({loop: factor_of[v] for v, loop in pairs if v in factor_of})
     if not all(loop in loop_of for loop in orders[0][1]):
         return None
     loops = []

@@ -57,10 +57,10 @@ def read_sketch(
     decisions = dict(trace[1])
     for position, (kind, inputs, attrs, outputs) in enumerate(trace[0]):
         reader.read(position, kind, inputs, attrs, outputs, decisions.get(position))
-    found = tuple(reader.open_decisions)
-    on_gpu = thread_limits(trace[0], found, computation, target)
-    limits = on_gpu or register_limits(blocks, found, computation, target)
-    return Sketch(index, found, tuple(reader.steps), limits)
+    open_decisions = tuple(reader.open_decisions)
+    on_gpu = thread_limits(trace[0], open_decisions, computation, target)
+    limits = on_gpu or register_limits(blocks, open_decisions, computation, target)
+    return Sketch(index, open_decisions, tuple(reader.steps), limits)
 
 
 class _Reader:

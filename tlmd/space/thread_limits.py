@@ -85,16 +85,18 @@ def _factors(
 ) -> dict[str, Factors]:
     """The factors of tiles whose product is the extent of each loop."""
     at = {one.inst: i for i, one in enumerate(open_decisions) if one.kind in _TILES}
-    found: dict[str, Factors] = {}  # a sampled number or a loop -> the factors it is made of
+    factors: dict[str, Factors] = {}  # a sampled number or a loop -> the factors it is made of
     for position, (kind, inputs, _, outputs) in enumerate(instructions):
         if position in at:
-            found |= {name: ((at[position], i),) for i, name in enumerate(outputs)}
+            factors |= {name: ((at[position], i),) for i, name in enumerate(outputs)}
         elif kind == "Split":
             pairs = zip(outputs, inputs[1:], strict=True)
-            found |= {loop: found[n] for loop, n in pairs if isinstance(n, str) and n in found}
+            factors |= {
+                loop: factors[n] for loop, n in pairs if isinstance(n, str) and n in factors
+            }
         elif kind == "Fuse":
-            found[outputs[0]] = sum((found.get(loop, ()) for loop in inputs), ())
-    return found
+            factors[outputs[0]] = sum((factors.get(loop, ()) for loop in inputs), ())
+    return factors
 
 
 def _shared_buffers(

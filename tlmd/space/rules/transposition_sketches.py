@@ -54,6 +54,6 @@ def _rows(block: Any) -> int | None:
     if not all(i.same_as(v) for i, v in zip(block.body.indices, iterators, strict=True)):
         return None
     lasts = [read.region[-1].min for read in block.reads if len(read.region) > 1]
-    found = [i for last in lasts for i, v in enumerate(iterators) if v.same_as(last)]
-    moved = [place for place in found if place < len(iterators) - 1]
+    places = [i for last in lasts for i, v in enumerate(iterators) if v.same_as(last)]
+    moved = [place for place in places if place < len(iterators) - 1]
     return moved[0] if len(set(moved)) == 1 else None

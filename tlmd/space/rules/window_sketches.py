@@ -32,19 +32,19 @@ def sketch(module: Any, unit: VectorUnit, parallel: int) -> list[Any]:
     program = StageSchedule(Schedule(module, seed=1), unit)
     schedule = program.schedule
     blocks = {name: schedule.get(program.block(name)) for name in program.names}
-    found = [name for name, block in blocks.items() if not is_spatial(block)]
-    if len(found) != 1 or not is_by_channel(block := blocks[found[0]]):
+    reductions = [name for name, block in blocks.items() if not is_spatial(block)]
+    if len(reductions) != 1 or not is_by_channel(block := blocks[reductions[0]]):
         return []
     lanes = math.gcd(int(spatial_axes(block)[-1].dom.extent), unit.lanes)
     program.unit = replace(unit, lanes=lanes)
     if program.lanes < _FEWEST_LANES:
         return []
     try:
-        for name in program.names[: program.names.index(found[0])]:
+        for name in program.names[: program.names.index(reductions[0])]:
             schedule.compute_inline(program.block(name))
     except RuntimeError:  # several blocks use it
         return []
-    _tile(program, found[0], len(spatial_axes(block)))
+    _tile(program, reductions[0], len(spatial_axes(block)))
     schedule.annotate(program.block("root"), PARALLEL, parallel)
     return [schedule.trace]
 
@@ -98,15 +98,15 @@ def _tile(program: StageSchedule, name: str, spatial: int) -> None:
 
 def unrolled(program: StageSchedule, sums: list[Any]) -> list[Any]:
     """The innermost loops of a window that are unrolled: its columns, and loops of one step."""
-    found: list[Any] = []
+    loops: list[Any] = []
     for loop in reversed(sums):
         steps = int(program.schedule.get(loop).extent)
         if steps > _MOST_UNROLLED:
             break
-        found.append(loop)
+        loops.append(loop)
         if steps > 1:
             break
-    return found
+    return loops
 
 
 def write(program: StageSchedule, name: str, at: Any, tiled: int) -> None:
