@@ -114,10 +114,10 @@ def _physical_cores(cpus: Iterable[int], sysfs: Path) -> list[tuple[int, ...]]:
 
 
 def _siblings(cpu: int, sysfs: Path) -> set[int]:
-    found: set[int] = set()
+    numbers: set[int] = set()
     with contextlib.suppress(OSError, ValueError):
         text = (sysfs / f"cpu{cpu}" / "topology" / "thread_siblings_list").read_text()
         for part in text.strip().split(","):
             low, _, high = part.partition("-")
-            found.update(range(int(low), int(high or low) + 1))
-    return found
+            numbers.update(range(int(low), int(high or low) + 1))
+    return numbers

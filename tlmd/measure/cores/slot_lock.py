@@ -62,11 +62,11 @@ class Calls:
         """This thread's open locks; those of slots that are new are opened now and then."""
         now = time.monotonic()
         if now - getattr(self._own, "looked_at", -_LOOK_S) >= _LOOK_S:
-            known: dict[Path, _Slot] = getattr(self._own, "slots", {})
+            slots: dict[Path, _Slot] = getattr(self._own, "slots", {})
             self._own.looked_at, self._own.slots = now, {}
             for path in self._cache_dir.glob("slot-*.lock"):
                 with contextlib.suppress(OSError):  # the folder of another user
-                    self._own.slots[path] = known.get(path) or _Slot(path)
+                    self._own.slots[path] = slots.get(path) or _Slot(path)
         return [slot for slot in self._own.slots.values() if slot.shares_cores]
 
 

@@ -60,16 +60,16 @@ def join(cache_dir: Path) -> None:
 
 def joined(cache_dir: Path) -> list[int]:
     """The processes that have joined and are alive."""
-    found = []
+    pids = []
     with contextlib.suppress(FileNotFoundError):
         for path in (cache_dir / _FOLDER).iterdir():
             started = _started(int(path.name)) if path.name.isdigit() else ""
             with contextlib.suppress(FileNotFoundError):
                 if started and path.read_text() == started:
-                    found.append(int(path.name))
+                    pids.append(int(path.name))
                 else:
                     path.unlink()
-    return found
+    return pids
 
 
 def siblings() -> list[int]:

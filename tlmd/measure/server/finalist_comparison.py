@@ -54,15 +54,15 @@ def _outcomes(samples: list[Samples], least_s: list[float]) -> tuple[Outcome, ..
     limited = replace(best, least_s=least_s[first])
     leader = outcome_of(limited, speed_change(best.readings), None)
     outcomes = []
-    for found in samples:
+    for finalist in samples:
         ratio = 1.0
-        if found is not best:
-            ratio = math.exp(max(0.0, interleaving.difference(found, best)[0]))
+        if finalist is not best:
+            ratio = math.exp(max(0.0, interleaving.difference(finalist, best)[0]))
         outcomes.append(
             replace(
                 leader,
-                samples=tuple(found.seconds),
-                drift=found.drift,
+                samples=tuple(finalist.seconds),
+                drift=finalist.drift,
                 compared=True,
                 estimate=leader.estimate * ratio,
                 low=leader.low * ratio,

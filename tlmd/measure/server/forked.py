@@ -61,8 +61,8 @@ class ForkedChild:
     def wait(self) -> int:
         """Wait for it after its pipe has ended; kill it after a second. The wait status."""
         for _ in range(200):
-            found, status = os.waitpid(self.pid, os.WNOHANG)
-            if found:
+            ended_pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if ended_pid:
                 return status
             time.sleep(0.005)
         self.kill()

@@ -157,13 +157,13 @@ class MeasureServer:
                 self._programs[message.task.id] = f"the task's module cannot be used: {error}"
         elif isinstance(message, MeasureRequest):
             missing = "the task was not loaded"
-            known = [self._programs.get(task_id, missing) for task_id in message.task_ids]
-            errors = [program for program in known if isinstance(program, str)]
+            programs = [self._programs.get(task_id, missing) for task_id in message.task_ids]
+            errors = [program for program in programs if isinstance(program, str)]
             if errors:
                 detail = " ".join(errors[0].split())[:300]
                 self._reply(message, (Outcome(Status.BUILD_ERROR, detail=detail),))
             else:
-                self._fork(message, known)
+                self._fork(message, programs)
 
     def _fork(self, request: MeasureRequest, programs: list[Any]) -> None:
         read_fd, write_fd = os.pipe()

@@ -148,8 +148,8 @@ def compare(
 
 def widen(array: Array) -> Array:
     """The array as a .npy file can store it: half-width floats become float32."""
-    known = array.dtype.kind in "iub" or array.dtype in (np.float32, np.float64)
-    return array if known else array.astype(np.float32)
+    comparable = array.dtype.kind in "iub" or array.dtype in (np.float32, np.float64)
+    return array if comparable else array.astype(np.float32)
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,11 +79,11 @@ def _drop(alive: list[_Finalist]) -> bool:
     return settled
 
 
-def leader(found: Sequence[Samples]) -> int:
+def leader(samples: Sequence[Samples]) -> int:
     """Index of the fastest of those that were never dropped."""
-    rounds = max(len(f.seconds) for f in found)
-    stayed = [i for i, f in enumerate(found) if len(f.seconds) == rounds]
-    return min(stayed, key=lambda i: statistics.median(found[i].seconds))
+    rounds = max(len(f.seconds) for f in samples)
+    stayed = [i for i, f in enumerate(samples) if len(f.seconds) == rounds]
+    return min(stayed, key=lambda i: statistics.median(samples[i].seconds))
 
 
 def difference(one: Samples, other: Samples) -> tuple[float, float]:

@@ -89,9 +89,9 @@ def estimate(
     ]
     fastest = min(corrected)
     crowded = settled[corrected.index(fastest)].caches
-    known = _PRIOR + count - 1
-    delay = (_PRIOR * _DELAY + sum(c / fastest - 1 for c in corrected)) / known
-    quantile = known * ((1 - CONFIDENCE) ** (-1 / known) - 1)
+    delays = _PRIOR + count - 1
+    delay = (_PRIOR * _DELAY + sum(c / fastest - 1 for c in corrected)) / delays
+    quantile = delays * ((1 - CONFIDENCE) ** (-1 / delays) - 1)
     slack = 2 * _REFERENCE / math.sqrt(count)
     # What it took at least and at most, by what the caches may have cost.
     quickest = _with_caches(fastest, crowded ** (_FELT - 1), least_s)

@@ -75,8 +75,8 @@ class Roofline:
 
 def measure_roofline(target: TargetInfo, run_cores: tuple[int, ...]) -> Roofline:
     """Measure the limits of `run_cores`; takes about 8 s. Raises `Failed`."""
-    found = _ask("roofline", target, run_cores)
-    return Roofline(found["gflops"], tuple((int(n), float(s)) for n, s in found["bandwidth"]))
+    answer = _ask("roofline", target, run_cores)
+    return Roofline(answer["gflops"], tuple((int(n), float(s)) for n, s in answer["bandwidth"]))
 
 
 @dataclass(frozen=True)

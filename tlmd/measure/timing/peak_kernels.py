@@ -103,21 +103,21 @@ def main(
 
 def multiply_adds(target: Any, info: TargetInfo, cores: tuple[int, ...]) -> dict[str, float]:
     """1e9 operations per second of all cores together, by the dtype of what is multiplied."""
-    found = {}
+    rates = {}
     for dtype in ("float32", "float64"):
         built, arrays = _plain(target, info, dtype, len(cores), "parallel")
         _spread(cores, built, arrays)
-        found[dtype] = _rate(built, arrays, 150)
+        rates[dtype] = _rate(built, arrays, 150)
     if has_vnni(info):
-        found["int8"] = _dot(_OF_BYTES, 4, target, cores)
+        rates["int8"] = _dot(_OF_BYTES, 4, target, cores)
     if has_bf16(info):
-        found["bfloat16"] = _dot(_OF_BF16, 2, target, cores)
+        rates["bfloat16"] = _dot(_OF_BF16, 2, target, cores)
     if has_amx(info):
-        found["bfloat16"] = _matrix_unit(amx_code.BF16, 2, target, cores)
-        found[amx_code.PARTS] = found["bfloat16"] / len(amx_code.PRODUCTS[2])
+        rates["bfloat16"] = _matrix_unit(amx_code.BF16, 2, target, cores)
+        rates[amx_code.PARTS] = rates["bfloat16"] / len(amx_code.PRODUCTS[2])
     if has_amx(info, amx_code.INT8):
-        found["int8"] = _matrix_unit(amx_code.INT8, 4, target, cores)
-    return found
+        rates["int8"] = _matrix_unit(amx_code.INT8, 4, target, cores)
+    return rates
 
 
 def arithmetic(target: Any, info: TargetInfo, threads: int) -> tuple[Callable[[], Any], float]:
@@ -145,9 +145,9 @@ def bandwidths(
     """
     last = info.l3_bytes or info.l2_bytes
     sizes = [n for n in (info.l2_bytes * len(cores), info.l3_bytes) if n]
-    found = [(size, _triad(target, info, cores, size // 2)) for size in sizes]
+    in_caches = [(size, _triad(target, info, cores, size // 2)) for size in sizes]
     memory = _triad(target, info, cores, min(max(_DRAM * last, 96 << 20), _LARGEST))
-    return (*found, (1 << 62, memory))
+    return (*in_caches, (1 << 62, memory))
 
 
 def _build(source: str, target: Any, **sizes: Any) -> Any:

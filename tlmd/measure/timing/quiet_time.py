@@ -20,11 +20,11 @@ def fastest(directory: Path, name: str, seconds: float) -> float:
     A damaged file counts as none. Where nothing can be written, later servers do not know of it.
     """
     path = directory / f"quiet-{name}"
-    known = math.inf
+    stored_s = math.inf
     with contextlib.suppress(OSError, ValueError):
-        known = float(path.read_text())
-    if 0 < known <= seconds:
-        return known
+        stored_s = float(path.read_text())
+    if 0 < stored_s <= seconds:
+        return stored_s
     with contextlib.suppress(OSError), replacing(path) as new:
         new.write_text(f"{seconds!r}\n")
     return seconds

@@ -63,12 +63,12 @@ class StoppingRule:
     least_s: float = 0.0
     """As in `noise.estimate`."""
 
-    def is_decided(self, found: Samples) -> bool:
+    def is_decided(self, samples: Samples) -> bool:
         """Whether more repeats are not worth their time; marks a program that lost as slow."""
-        now, count = found.estimate, len(found.seconds)
+        now, count = samples.estimate, len(samples.seconds)
         if self.incumbent_s is not None:
             if now.low > self.incumbent_s:
-                found.slow = True
+                samples.slow = True
                 return True
             if now.high >= self.incumbent_s:  # the order is open
                 settled = count >= self.repeats and now.delays <= _SETTLED
@@ -97,22 +97,22 @@ def sample(
     hopeless = rule.incumbent_s is not None and first_s > _HOPELESS * rule.incumbent_s * before.core
     if first_s > rule.budget_s or (hopeless and first_s > _WARM_UP_COUNTS_S):
         return Samples([first_s], [before], hopeless, 1, rule.least_s)
-    once, found = first_s, Samples(runs=1, least_s=rule.least_s)
+    once, samples = first_s, Samples(runs=1, least_s=rule.least_s)
     if once < REPEAT_S:  # the first run paid for page faults
         once = min(once, run(1))
-        found.runs += 1
-    while not found.seconds or not rule.is_decided(found):
-        number, count = _plan(once, not found.seconds)
+        samples.runs += 1
+    while not samples.seconds or not rule.is_decided(samples):
+        number, count = _plan(once, not samples.seconds)
         left = int((deadline - clock()) / (number * once))
         chunk = [run(number) for _ in range(min(count, left))]
         if not chunk:
             break
         after = read()
-        found.seconds += chunk
-        found.readings += [fastest_of((before, after))] * len(chunk)
-        found.runs += number * len(chunk)
-        before, once = after, min(found.seconds)
-    return found if found.seconds else replace(found, seconds=[first_s], readings=[before])
+        samples.seconds += chunk
+        samples.readings += [fastest_of((before, after))] * len(chunk)
+        samples.runs += number * len(chunk)
+        before, once = after, min(samples.seconds)
+    return samples if samples.seconds else replace(samples, seconds=[first_s], readings=[before])
 
 
 def _plan(once: float, first: bool) -> tuple[int, int]:
