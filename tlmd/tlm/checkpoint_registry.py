@@ -182,9 +182,9 @@ class Registry:
         return sorted(int(name[1]) for name in names if name)
 
     def _known(self, version: int) -> Path:
-        known = [0, *self._folders()]
-        if version not in known:
-            existing = ", ".join(map(str, known))
+        versions = [0, *self._folders()]
+        if version not in versions:
+            existing = ", ".join(map(str, versions))
             raise BadInput(f"there is no checkpoint version {version}; there are {existing}")
         return self._folder(version)
 
@@ -223,14 +223,14 @@ class Registry:
 
     def _rivals(self) -> list[Checkpoint]:
         """The version in force, and the best so far where they can be used."""
-        found = {(current := self._in_force(self._load)).version: current}
+        loaded = {(current := self._in_force(self._load)).version: current}
         for version in self._state.best:
-            if version not in found:
+            if version not in loaded:
                 try:
-                    found[version] = self._load(version)
+                    loaded[version] = self._load(version)
                 except BadInput as error:
                     _log.warning("version %d, one of the best, cannot be used: %s", version, error)
-        return list(found.values())
+        return list(loaded.values())
 
     # Writing.
 

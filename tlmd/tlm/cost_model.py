@@ -90,8 +90,8 @@ class CostModel:
             return np.zeros(len(features), np.float32)
         scores: Floats = self._program.inplace_predict(features)
         if decisions is not None and self._decisions is not None:
-            known = self._decisions.inplace_predict(decisions)
-            scores = (1 - _DECISIONS_SHARE) * scores + _DECISIONS_SHARE * known
+            by_decisions = self._decisions.inplace_predict(decisions)
+            scores = (1 - _DECISIONS_SHARE) * scores + _DECISIONS_SHARE * by_decisions
         return scores if speedups is None else scores * speedups
 
     def score_decisions(self, decisions: Floats, speedups: Floats | None = None) -> Floats:

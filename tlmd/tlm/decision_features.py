@@ -74,8 +74,8 @@ def decision_speedup(rows: Floats, cores: int) -> Floats:
     `rows` are decision features. As `space.features.speedup`, which sees the applied program.
     """
     iterations = np.round(np.exp2(rows[:, -1]))
-    found: Floats = (iterations / np.ceil(iterations / cores)).astype(np.float32)
-    return found
+    shares: Floats = (iterations / np.ceil(iterations / cores)).astype(np.float32)
+    return shares
 
 
 def _columns(computation: Computation, sketch: Sketch, decided: Decided) -> list[Numbers]:
@@ -206,21 +206,21 @@ def _of_plain_decisions(sketch: Sketch, decided: Decided) -> list[Numbers]:
     Those are an rfactor, and Winograd's stages.
     """
     counts = {"category": 1, "parallel": 1, "split": _SPLITS, "outer": 2}
-    found: dict[str, list[Numbers]] = {name: [] for name in counts}
+    columns: dict[str, list[Numbers]] = {name: [] for name in counts}
     for index, one in enumerate(sketch.open_decisions):
         first = np.array([d[index][0] for d in decided], np.float64)
         if one.kind is DecisionKind.CATEGORY:
-            found["category"].append(np.array(one.options, np.float64)[first.astype(int)])
+            columns["category"].append(np.array(one.options, np.float64)[first.astype(int)])
         elif one.kind is DecisionKind.PARALLEL:
-            found["parallel"].append(first)
+            columns["parallel"].append(first)
         elif one.kind is not DecisionKind.LOCATION and "tiling" not in sketch.steps:
-            found["split"].append(np.log2([d[index][-1] for d in decided]))
-            found["outer"].append(np.log2([d[index][0] for d in decided]))
-            found["outer"].append(np.array([float(one.arity)]))
+            columns["split"].append(np.log2([d[index][-1] for d in decided]))
+            columns["outer"].append(np.log2([d[index][0] for d in decided]))
+            columns["outer"].append(np.array([float(one.arity)]))
     return [
         column
         for name, count in counts.items()
-        for column in (found[name] + [_NONE] * count)[:count]
+        for column in (columns[name] + [_NONE] * count)[:count]
     ]
 
 

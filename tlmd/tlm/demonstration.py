@@ -101,8 +101,8 @@ class TaskTensors:
         scores = decoder.logits(hidden[self.rows, self.places - 1])
         legal = self.legal.to(scores.device)[self.kinds]
         scores = scores.masked_fill(~legal, float("-inf")).log_softmax(-1)
-        found = tokens[self.rows, self.places].to(scores.device)
-        return self._sums(scores.gather(1, found[:, None])[:, 0])
+        decided = tokens[self.rows, self.places].to(scores.device)
+        return self._sums(scores.gather(1, decided[:, None])[:, 0])
 
     def log_uniform(self) -> Tensor:
         """The same, if every legal word were equally probable ``[sentences]``."""

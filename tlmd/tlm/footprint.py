@@ -24,8 +24,8 @@ def operands(block: Block, count: int) -> list[Access | None]:
         along_rows = bool(access.dims) and any(i == last for i, _ in access.dims[-1])
         return not along_rows, -len(used(access))
 
-    found: list[Access | None] = [*block.writes[:1], *sorted(block.reads, key=key)]
-    return (found + [None] * count)[:count]
+    accesses: list[Access | None] = [*block.writes[:1], *sorted(block.reads, key=key)]
+    return (accesses + [None] * count)[:count]
 
 
 def last_iterator(block: Block, kind: str = "S") -> int:

@@ -93,16 +93,16 @@ class Sampler:
         self, prompt: PromptCache, request: SampleRequest
     ) -> list[tuple[int, int, float]]:
         """Draw how many candidates each sketch gets: ``(sketch, count, log probability)``."""
-        known = min(len(request.sketches), MAX_SKETCHES)
+        sketch_count = min(len(request.sketches), MAX_SKETCHES)
         first = torch.tensor([[IDS[request.quality]]])
         hidden = self._decoder.extend(prompt, first, None)[0, -1]
-        columns = torch.tensor([IDS[f"sketch:{i}"] for i in range(known)])
+        columns = torch.tensor([IDS[f"sketch:{i}"] for i in range(sketch_count)])
         scores = self._decoder.logits(hidden, columns).cpu() / request.temperature
         scores = scores.log_softmax(-1)
         drawn = torch.multinomial(
             scores.exp(), request.count, replacement=True, generator=self._generator
         )
-        counts = torch.bincount(drawn, minlength=known).tolist()
+        counts = torch.bincount(drawn, minlength=sketch_count).tolist()
         return [(i, n, float(scores[i])) for i, n in enumerate(counts) if n]
 
     def _group(
@@ -113,8 +113,8 @@ class Sampler:
         for index, span in enumerate(form.spans):
             group.write(span, index)
         rows = zip(*group.decisions, strict=True) if group.decisions else [()] * count
-        known = 1 if request.start is not None else min(len(request.sketches), MAX_SKETCHES)
-        log_uniform = -math.log(known)
+        sketch_count = 1 if request.start is not None else min(len(request.sketches), MAX_SKETCHES)
+        log_uniform = -math.log(sketch_count)
         return [
             Sample(
                 Candidate(request.task_id, sketch, tuple(row)),

@@ -39,9 +39,9 @@ class TaskBatch:
         hidden = decoder.masked(tokens, self._positions, self._visible)
         scores = decoder.logits(hidden.flatten(0, 1)[self._before])
         scores = scores.masked_fill(~self._legal[self._kinds], float("-inf")).log_softmax(-1)
-        found = scores.gather(1, self._found[:, None])[:, 0]
-        sums = torch.zeros(self.shares.numel(), device=found.device)
-        return sums.index_add(0, self._sentences, found).view_as(self.shares)
+        log_probs = scores.gather(1, self._decided[:, None])[:, 0]
+        sums = torch.zeros(self.shares.numel(), device=log_probs.device)
+        return sums.index_add(0, self._sentences, log_probs).view_as(self.shares)
 
     def _present(self, tasks: Sequence[TaskTensors]) -> Tensor:
         lengths = torch.tensor([len(task) for task in tasks])
@@ -71,15 +71,15 @@ class TaskBatch:
 
     def _set_decided(self, tasks: Sequence[TaskTensors], device: torch.device) -> None:
         """For each decided token: where it is, what it is, and what was legal there."""
-        before, found, kinds, sentences, known = [], [], [], [], 0
+        before, decided, kinds, sentences, kind_count = [], [], [], [], 0
         for number, task in enumerate(tasks):
             start = number * self._length + len(task.prompt)
             before.append(start + task.rows * task.tokens.shape[1] + task.places - 1)
-            found.append(task.tokens[task.rows, task.places])
-            kinds.append(known + task.kinds)
+            decided.append(task.tokens[task.rows, task.places])
+            kinds.append(kind_count + task.kinds)
             sentences.append(number * self._count + task.rows)
-            known += len(task.legal)
-        self._before, self._found = torch.cat(before).to(device), torch.cat(found).to(device)
+            kind_count += len(task.legal)
+        self._before, self._decided = torch.cat(before).to(device), torch.cat(decided).to(device)
         self._kinds, self._sentences = torch.cat(kinds).to(device), torch.cat(sentences).to(device)
         self._legal = torch.cat([task.legal for task in tasks]).to(device)
 

@@ -162,8 +162,10 @@ def task_loss(decoder: Decoder, task: TaskTensors, plan: TrainingPlan) -> Tensor
 
     def loss(task: TaskTensors, quality: str) -> Tensor:
         log_probs = task.log_probabilities(decoder, quality, prompt)
-        known = _Known(task.log_uniform(), task.shares, task.weights, torch.ones(len(task)) > 0)
-        return _quality_loss(log_probs, known, quality, plan)
+        sentences = _Sentences(
+            task.log_uniform(), task.shares, task.weights, torch.ones(len(task)) > 0
+        )
+        return _quality_loss(log_probs, sentences, quality, plan)
 
     best = loss(task, BEST_QUALITY)
     return best + plan.worst * loss(_few(task), WORST_QUALITY) if plan.worst else best
@@ -175,8 +177,8 @@ def batch_loss(decoder: Decoder, tasks: Sequence[TaskTensors], plan: TrainingPla
     def loss(tasks: Sequence[TaskTensors], quality: str) -> Tensor:
         batch = TaskBatch(tasks, decoder.device)
         log_probs = batch.log_probabilities(decoder, quality)
-        known = _Known(batch.log_uniform, batch.shares, batch.weights, batch.present)
-        return _quality_loss(log_probs, known, quality, plan)
+        sentences = _Sentences(batch.log_uniform, batch.shares, batch.weights, batch.present)
+        return _quality_loss(log_probs, sentences, quality, plan)
 
     best = loss(tasks, BEST_QUALITY)
     return best + plan.worst * loss([*map(_few, tasks)], WORST_QUALITY) if plan.worst else best
@@ -186,8 +188,8 @@ def _few(task: TaskTensors) -> TaskTensors:
     return task.choose(torch.arange(min(len(task), _WORST_ONES)))
 
 
-class _Known(NamedTuple):
-    """What is known of sentences, each ``[..., n]``; those that are not present have weight 0."""
+class _Sentences(NamedTuple):
+    """Properties of sentences, each ``[..., n]``; sentences that are not present have weight 0."""
 
     log_uniform: Tensor
     shares: Tensor
@@ -195,15 +197,17 @@ class _Known(NamedTuple):
     present: Tensor
 
 
-def _quality_loss(log_probs: Tensor, known: _Known, quality: str, plan: TrainingPlan) -> Tensor:
+def _quality_loss(
+    log_probs: Tensor, sentences: _Sentences, quality: str, plan: TrainingPlan
+) -> Tensor:
     """The loss ``[...]`` of sentences ``[..., n]`` at one quality, the best or the worst."""
-    shares, weights = known.shares, known.weights
-    scores = log_probs - known.log_uniform
+    shares, weights = sentences.shares, sentences.weights
+    scores = log_probs - sentences.log_uniform
     if quality == BEST_QUALITY:
         loss, likely = pair_loss(scores, shares, weights), shares >= plan.good
     else:
         loss, likely = pair_loss(-scores, shares, weights), shares < plan.bad
-    likely = likely & known.present
+    likely = likely & sentences.present
     mean = log_probs.masked_fill(~likely, 0).sum(-1) / likely.sum(-1).clamp(min=1)
     return plan.differences * loss - plan.likelihood * mean
 
