@@ -27,8 +27,8 @@ SelectionPolicy = Callable[[Sequence[Record]], list[Record]]
 
 def best(records: Sequence[Record]) -> list[Record]:
     """The one best verified record (the TLM paper, OSDI'24: one sentence per task)."""
-    found = _best(_verified(records))
-    return [found] if found else []
+    fastest = _best(_verified(records))
+    return [fastest] if fastest else []
 
 
 def top(records: Sequence[Record]) -> list[Record]:
@@ -54,8 +54,8 @@ POLICIES: dict[str, SelectionPolicy] = {"best": best, "top": top, "quality": qua
 def policy(name: str) -> SelectionPolicy:
     """The policy of this name; raises `BadInput` for an unknown one."""
     if name not in POLICIES:
-        known = ", ".join(POLICIES)
-        raise BadInput(f"unknown demonstration policy {name!r}; use one of {known}")
+        policies = ", ".join(POLICIES)
+        raise BadInput(f"unknown demonstration policy {name!r}; use one of {policies}")
     return POLICIES[name]
 
 

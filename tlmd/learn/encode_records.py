@@ -61,11 +61,11 @@ def read_all_records(paths: Sequence[Path]) -> tuple[list[Task], dict[str, list[
     tasks: dict[str, Task] = {}
     records: dict[str, list[Record]] = defaultdict(list)
     for path in paths:
-        known, found = read_records(path)
-        for task in known:
+        new_tasks, new_records = read_records(path)
+        for task in new_tasks:
             if task.id not in tasks:
                 tasks[task.id] = task
-                records[task.id] = [r for r in found[task.id] if not _is_unknown(r)]
+                records[task.id] = [r for r in new_records[task.id] if not _is_unknown(r)]
     return list(tasks.values()), records
 
 
@@ -78,15 +78,15 @@ def read_records(path: Path) -> tuple[list[Task], dict[str, list[Record]]]:
     """Tasks, and the newest record of each of their candidates. Raises `BadInput`."""
     if path.suffix == ".sqlite":  # it has the features, which a data set leaves out
         with RecordStore(path, read_only=True) as store:
-            known, found = store.tasks(), store.all_records()
+            tasks, stored = store.tasks(), store.all_records()
     else:
         data = read_dataset(path)
-        known, found = list(data.tasks), list(data.records)
+        tasks, stored = list(data.tasks), list(data.records)
     newest: dict[str, dict[str, Record]] = defaultdict(dict)
-    for record in sorted(found, key=lambda r: r.created):
+    for record in sorted(stored, key=lambda r: r.created):
         newest[record.candidate.task_id][record.candidate.id] = record
     records = defaultdict(list, {task: list(those.values()) for task, those in newest.items()})
-    return [task for task in known if task.module], records
+    return [task for task in tasks if task.module], records
 
 
 def encode_task(task: Task, records: list[Record]) -> TaskDemonstrations:

@@ -59,11 +59,9 @@ class FeatureTables:
             space = self._spaces.get(task)
             rows = decided.decision_features(space.computation, space.sketches, list(new.values()))
             self._decided |= zip(new, rows.astype(np.float16), strict=True)
-        found = [self._decided[r.candidate.id] for r in records]
+        kept = [self._decided[r.candidate.id] for r in records]
         return (
-            np.stack(found).astype(np.float32)
-            if found
-            else np.zeros((0, decided.WIDTH), np.float32)
+            np.stack(kept).astype(np.float32) if kept else np.zeros((0, decided.WIDTH), np.float32)
         )
 
     def row(self, task: Task, record: Record) -> Floats | None:

@@ -98,10 +98,10 @@ class FineTuner:
                 self._datasets.pop((task.id, task.target.fingerprint), None)
         for record in records:
             key = record.candidate.task_id, record.fingerprint
-            known, name = self._records[key], record.candidate.id
-            old = known.get(name)
+            by_candidate, name = self._records[key], record.candidate.id
+            old = by_candidate.get(name)
             if old != record and (old is None or record.created >= old.created):
-                known[name] = record
+                by_candidate[name] = record
                 self._datasets.pop(key, None)
                 self._age[*key, name] = None
                 self._age.move_to_end((*key, name))
@@ -182,19 +182,19 @@ class FineTuner:
                 task = self._task(*key)
                 if task is None:
                     continue
-                reader, found = self._reader(task), list(records.values())
-                if not reader.read(task, found, budget):
+                reader, measured = self._reader(task), list(records.values())
+                if not reader.read(task, measured, budget):
                     break
-                dataset = reader.dataset(task, found, self._select, self._held_out)
-                if reader.knows(found):
+                dataset = reader.dataset(task, measured, self._select, self._held_out)
+                if reader.knows(measured):
                     self._datasets[key] = dataset
             datasets.append(dataset)
         return datasets
 
     def _task(self, task_id: str, fingerprint: str) -> Task | None:
         """The task on that machine; where only other machines have it, the task of one of them."""
-        known = self._tasks.get(task_id, {})
-        return known.get(fingerprint) or next(iter(known.values()), None)
+        by_target = self._tasks.get(task_id, {})
+        return by_target.get(fingerprint) or next(iter(by_target.values()), None)
 
     def _reader(self, task: Task) -> RecordReader:
         machine = task.target.fingerprint
@@ -247,8 +247,8 @@ class FineTuner:
 def _held_out_examples(datasets: list[TaskDataset]) -> tuple[HeldOut, ...]:
     """One per dataset that has any, newest datasets first."""
     newest = sorted(datasets, key=lambda dataset: -dataset.newest)
-    found = [d for d in newest if d.held_out.demonstrations][:MAX_HELD_OUT]
-    return tuple(_to_compare(d.held_out, d.training) for d in found)
+    compared = [d for d in newest if d.held_out.demonstrations][:MAX_HELD_OUT]
+    return tuple(_to_compare(d.held_out, d.training) for d in compared)
 
 
 def _to_compare(held_out: TaskDemonstrations, others: TaskDemonstrations) -> HeldOut:

@@ -101,28 +101,28 @@ def judge(
     Were it compared with the last one only, versions could get worse by what is tolerated, again
     and again. Without held-out candidates nothing is compared, and the best stay the best.
     """
-    known = {rival.version: evaluate(rival.model, examples) for rival in rivals}
+    results = {rival.version: evaluate(rival.model, examples) for rival in rivals}
     steps, compared = int(new.notes.get("steps", 0)), bool(examples)
     result = evaluate(new.model, examples)
-    return ranked(new.version, result, known, tolerated, steps, compared)
+    return ranked(new.version, result, results, tolerated, steps, compared)
 
 
 def ranked(
     version: int,
     new: EvalResult,
-    known: dict[int, EvalResult],
+    rivals: dict[int, EvalResult],
     tolerated: RegistryConfig | None = None,
     steps: int = 1,
     compared: bool = True,
 ) -> GateResult:
-    """Whether `version` may come into force after the `known` ones, and which are the best then.
+    """Whether `version` may come into force after the `rivals`, and which are the best then.
 
     The best are the one with the lowest loss and the one with most pairs in order; of equal ones
     the newest.
     """
-    nats, order = (min(r.nats for r in known.values()), max(r.order for r in known.values()))
+    nats, order = (min(r.nats for r in rivals.values()), max(r.order for r in rivals.values()))
     reason = regression(new, EvalResult(True, nats, order), tolerated, steps)
-    everyone = known if reason or not compared else known | {version: new}
+    everyone = rivals if reason or not compared else rivals | {version: new}
     lowest = min(everyone, key=lambda v: (everyone[v].nats, -v))
     ordered = max(everyone, key=lambda v: (everyone[v].order, v))
     return GateResult(reason, tuple(sorted({lowest, ordered})))

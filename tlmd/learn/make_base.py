@@ -97,8 +97,8 @@ def _some(tables: FeatureTables, path: Path) -> list[Measured]:
     return tables.tables(tasks[:: max(1, math.ceil(len(tasks) / _REPLAYED))], records)
 
 
-def _fit(found: list[Measured], start: CostModel, seed: int) -> CostModel:
-    return start.adapt(found, _ADDED, seed) if start.trained else start.fit(found, seed=seed)
+def _fit(measured: list[Measured], start: CostModel, seed: int) -> CostModel:
+    return start.adapt(measured, _ADDED, seed) if start.trained else start.fit(measured, seed=seed)
 
 
 def _show(name: str, cost_model: CostModel, kept_out: list[Measured]) -> None:
