@@ -9,19 +9,20 @@ class WrittenHistory:
     """Ids and module hashes of candidates, by task."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[str, str], list[tuple[str, str]]] = {}
+        self._written: dict[tuple[str, str], list[tuple[str, str]]] = {}
 
     def add(
-        self, task: tuple[str, str], known: int, news: Sequence[tuple[str, str]]
+        self, task: tuple[str, str], count: int, news: Sequence[tuple[str, str]]
     ) -> Collection[tuple[str, str]]:
-        """All candidates of a task, after `news` came to the `known` ones; 0: to none.
+        """All candidates of a task: the `count` earlier ones, and `news`.
 
-        Raises `ValueError` where another number is known.
+        Raises `ValueError` where the history holds another number of earlier ones. With a `count`
+        of 0 it forgets them.
         """
-        have = self._known.setdefault(task, [])
-        if known == 0:
+        have = self._written.setdefault(task, [])
+        if count == 0:
             have.clear()
-        if len(have) != known:
-            raise ValueError(f"{len(have)} candidates of the task are known here, not {known}")
+        if len(have) != count:
+            raise ValueError(f"{len(have)} candidates of the task are known here, not {count}")
         have += news
         return have

@@ -116,15 +116,15 @@ class Proposer:
     def _neighbours(
         self, space: TaskSpace, incumbents: list[Candidate], count: int
     ) -> list[Candidate]:
-        found: dict[str, Candidate] = {}
+        candidates: dict[str, Candidate] = {}
         for _ in range(2 * count):
-            if len(found) >= count:
+            if len(candidates) >= count:
                 break
             start = self._rng.choice(incumbents)
             made = moved(self._rng, space.sketches[start.sketch], start, space.quick_locations)
             if made is not None:
-                found[made.id] = made
-        return list(found.values())
+                candidates[made.id] = made
+        return list(candidates.values())
 
 
 def _at_random(candidates: Iterable[Candidate | None]) -> list[WrittenCandidate]:

@@ -21,10 +21,10 @@ def moved(
     rng: random.Random, sketch: Sketch, start: Candidate, locations: LegalLocations
 ) -> Candidate | None:
     """`start` after one to three small moves, or None where one of them is not legal."""
-    found: Candidate | None = start
+    refined: Candidate | None = start
     for _ in range(rng.choice(_MOVES)):
-        found = found and neighbour(rng, sketch, found, locations)
-    return found if found is not None and sketch.allows(found.decisions) else None
+        refined = refined and neighbour(rng, sketch, refined, locations)
+    return refined if refined is not None and sketch.allows(refined.decisions) else None
 
 
 def neighbour(

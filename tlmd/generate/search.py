@@ -46,15 +46,15 @@ class DecisionSearch:
 
     def explore(self, candidates: Sequence[Candidate], generations: int) -> list[Candidate]:
         """These candidates and what moving the best made of them, each once, the best first."""
-        known = {candidate.id: candidate for candidate in candidates}
-        self._rank(list(known.values()))
+        population = {candidate.id: candidate for candidate in candidates}
+        self._rank(list(population.values()))
         for _ in range(generations):
-            parents = self._in_order(known.values())[:_PARENTS]
+            parents = self._in_order(population.values())[:_PARENTS]
             children = [child for parent in parents for child in self._moved(parent)]
-            new = {c.id: c for c in children if c.id not in known and c.id not in self._avoid}
+            new = {c.id: c for c in children if c.id not in population and c.id not in self._avoid}
             self._rank(list(new.values()))
-            known |= new
-        return self._in_order(known.values())
+            population |= new
+        return self._in_order(population.values())
 
     def diverse(self, ordered: Sequence[Candidate], count: int) -> list[Candidate]:
         """The first `count`, of which at most `_EQUAL` differ in scalars only."""
