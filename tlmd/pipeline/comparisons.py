@@ -41,12 +41,14 @@ class Comparisons:
 
         `step` is the newest batch that a slot has begun.
         """
-        found = {c.id: o for c, o in zip(order.finalists, outcomes, strict=False)}
+        outcome_by_id = {c.id: o for c, o in zip(order.finalists, outcomes, strict=False)}
         now = self._state.clock.now()
         for task in map(self._state.task, order.tasks):
             task.comparing = False
-            known = [r for r in task.records if r.candidate.id in found]
+            earlier = [r for r in task.records if r.candidate.id in outcome_by_id]
             # With a batch number of its own it does not replace the earlier record in the store.
-            compared = [retimed(r, found[r.candidate.id], now, max(step, r.batch)) for r in known]
+            compared = [
+                retimed(r, outcome_by_id[r.candidate.id], now, max(step, r.batch)) for r in earlier
+            ]
             if compared:
                 self._state.replace_records(task, compared)

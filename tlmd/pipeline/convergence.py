@@ -55,13 +55,13 @@ class Convergence:
         What was measured before the job was submitted is known to it, but does not count as
         measured: it may not end before it has measured a window.
         """
-        found = cls(window, limit)
+        convergence = cls(window, limit)
         best: dict[str, float] = {}
         believed = {group.computation: group.seconds for group in job.groups}
         for group in job.groups:
             best[group.computation] = group.baseline_s
-            found._last_measured[group.computation] = _NEVER
-            found._count(group, group.baseline_s)
+            convergence._last_measured[group.computation] = _NEVER
+            convergence._count(group, group.baseline_s)
         measured = [(r, group) for group in job.groups for r in _measured(group)]
         for record, group in sorted(measured, key=lambda pair: pair[0].created):
             if record.outcome.verified:
@@ -69,10 +69,10 @@ class Convergence:
                 seconds = max(record.outcome.seconds, believed[group.computation])
                 best[group.computation] = min(best[group.computation], seconds)
             if record.created < job.created:
-                found._count(group, best[group.computation])
+                convergence._count(group, best[group.computation])
             else:
-                found._add(group, best[group.computation], 1)
-        return found
+                convergence._add(group, best[group.computation], 1)
+        return convergence
 
     def observe(self, group: TaskGroup, count: int = 1) -> None:
         """`count` candidates of a group were measured."""

@@ -108,12 +108,12 @@ class Generating:
                 state.send(worker.name, SwapOrder(self._learning.version))
             elif (order := self._next()) is not None:
                 task = state.task(order.task)
-                avoid, known = self._histories.news(worker.name, task)
+                avoid, count = self._histories.news(worker.name, task)
                 order = replace(
                     order,
                     records=task.fastest,
                     avoid=avoid,
-                    known=known,
+                    known=count,
                     earlier=task.earlier if task.trials < len(task.earlier) else (),
                 )
                 state.send(worker.name, order)

@@ -121,8 +121,8 @@ class Learning:
         wanted = keys - self._known_tasks
         self._known_tasks |= wanted
         if not self._state.tasks.keys() >= wanted:
-            known = {t.key: t for t in self._state.store.tasks()}
-            return tuple(known[key] for key in sorted(wanted) if key in known)
+            tasks = {t.key: t for t in self._state.store.tasks()}
+            return tuple(tasks[key] for key in sorted(wanted) if key in tasks)
         return tuple(self._state.tasks[key].task for key in sorted(wanted))
 
     def stop_early(self) -> None:

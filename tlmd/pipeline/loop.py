@@ -98,9 +98,9 @@ class Pipeline:
             job.begun = self.state.pool.now()
             self.state.clock.set_at_least(job.created)
         for task in tasks:
-            known = self.state.task(task)
-            self.measuring.want_baseline(known)
-            job.add(known, task.weight)
+            task_state = self.state.task(task)
+            self.measuring.want_baseline(task_state)
+            job.add(task_state, task.weight)
         if not job.state.is_finished:
             self._unfinished.add_tasks(job, {task.key for task in tasks})
         if job.corpus and job.all_tasks_known:
@@ -218,7 +218,7 @@ class Pipeline:
     def _fail(self, error: str, target: TargetInfo) -> None:
         """End the jobs that need a slot of this target."""
         for job in self._unfinished:
-            if target.fingerprint in {known.fingerprint for known in job.targets}:
+            if target.fingerprint in {one.fingerprint for one in job.targets}:
                 self._end(job, JobState.FAILED, error)
 
     def _look_around(self) -> None:

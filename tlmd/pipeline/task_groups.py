@@ -39,8 +39,8 @@ class TaskGroup:
     @property
     def baseline_s(self) -> float:
         """Seconds of the unscheduled program; infinite where they are not known."""
-        known = [t.baseline.seconds for t in self.members if t.baseline is not None]
-        return min(known, default=math.inf)
+        seconds = [t.baseline.seconds for t in self.members if t.baseline is not None]
+        return min(seconds, default=math.inf)
 
     @property
     def seconds(self) -> float:
@@ -50,8 +50,8 @@ class TaskGroup:
     @property
     def earlier_best_seconds(self) -> float | None:
         """The best time before the newest batches of the members; None: it is not known."""
-        known = [s for t in self.members if (s := t.earlier_best_seconds) is not None]
-        return min(known, default=None)
+        seconds = [s for t in self.members if (s := t.earlier_best_seconds) is not None]
+        return min(seconds, default=None)
 
     @property
     def trials(self) -> int:
@@ -71,11 +71,11 @@ class TaskGroup:
 
     def begin_comparison(self) -> tuple[Record, ...]:
         """The finalists, for the slot that compares them from now on."""
-        found = self.finalists
+        finalists = self.finalists
         for task in self.members:
             task.comparisons += 1
-            task.comparing = bool(found)
-        return found
+            task.comparing = bool(finalists)
+        return finalists
 
     @property
     def is_comparing(self) -> bool:

@@ -61,8 +61,8 @@ class TaskScheduler:
         for job in jobs:
             levels.setdefault((job.corpus, -job.priority), []).append(job)
         for level in sorted(levels):
-            if found := self._share(levels[level], size, per_task, is_offered):
-                return found
+            if shares := self._share(levels[level], size, per_task, is_offered):
+                return shares
         return []
 
     def _share(
@@ -97,8 +97,8 @@ class TaskScheduler:
 
     def _join(self, jobs: list[TuningJob]) -> None:
         """Jobs that did not want candidates the last time begin where the others are."""
-        known = [self._virtual[job.id] for job in jobs if job.id in self._wanting]
-        start = min(known, default=0.0)
+        clocks = [self._virtual[job.id] for job in jobs if job.id in self._wanting]
+        start = min(clocks, default=0.0)
         for job in jobs:
             if job.id not in self._wanting:
                 self._virtual[job.id] = max(self._virtual.get(job.id, start), start)

@@ -166,11 +166,11 @@ class TaskState:
 
     def new_proposals(self, proposals: Iterable[Proposal]) -> list[Proposal]:
         """The proposals whose program was not measured here and is not pending."""
-        found: dict[str, Proposal] = {}
+        by_module: dict[str, Proposal] = {}
         for p in proposals:
             if p.candidate.id not in self._ids and p.module_hash not in self._hashes:
-                found.setdefault(p.module_hash, p)
-        return list(found.values())
+                by_module.setdefault(p.module_hash, p)
+        return list(by_module.values())
 
     def end_round(self, programs: int, refused: int) -> None:
         """A generator has written; a space without new programs is exhausted.

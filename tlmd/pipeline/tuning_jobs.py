@@ -157,9 +157,9 @@ class TuningJob:
         )
 
     def _recent_gain(self) -> float | None:
-        known = [(g, g.earlier_best_seconds) for g in self.groups if g.best.best is not None]
-        pairs = [(g.weight, s, min(g.best_seconds, s)) for g, s in known if s is not None]
+        tuned = [(g, g.earlier_best_seconds) for g in self.groups if g.best.best is not None]
+        pairs = [(g.weight, s, min(g.best_seconds, s)) for g, s in tuned if s is not None]
         earlier = sum(weight * before for weight, before, _ in pairs)
         now = sum(weight * best for weight, _, best in pairs)
-        whole = sum(g.weight * g.best_seconds for g, _ in known)
+        whole = sum(g.weight * g.best_seconds for g, _ in tuned)
         return 1 - now / earlier if earlier and now >= _MOST * whole else None
