@@ -89,8 +89,8 @@ def _has_current(db: sqlite3.Connection) -> bool:
     except (ValueError, KeyError, TypeError):
         return True  # it is damaged: the registry takes the newest version
     name = f"checkpoints/v{version:06d}/manifest.json"
-    found = db.execute("SELECT 1 FROM files WHERE name = ?", (name,)).fetchone()
-    return version == 0 or found is not None
+    stored = db.execute("SELECT 1 FROM files WHERE name = ?", (name,)).fetchone()
+    return version == 0 or stored is not None
 
 
 def restore(path: Path, state_dir: Path) -> Saved:

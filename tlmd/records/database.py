@@ -140,8 +140,8 @@ class Database:
             db.execute("INSERT OR REPLACE INTO meta VALUES ('open', 1)")
 
     def _check_pages(self, db: sqlite3.Connection) -> None:
-        found = db.execute("PRAGMA quick_check(1)").fetchone()[0]
-        if found != "ok":
+        verdict = db.execute("PRAGMA quick_check(1)").fetchone()[0]
+        if verdict != "ok":
             raise BadInput(self._unusable("is damaged"))
 
     def _check_length(self, db: sqlite3.Connection) -> None:

@@ -57,13 +57,13 @@ def read_dataset(path: Path) -> Dataset:
     return data
 
 
-def check_version(path: Path, raw: bytes, magic: str, known: int) -> None:
+def check_version(path: Path, raw: bytes, magic: str, newest: int) -> None:
     """Raise `BadInput` if a file that begins with `magic` was written by a newer tlmd."""
-    found = wire.head(raw, 2)
-    if len(found) == 2 and found[0] == magic and isinstance(found[1], int) and found[1] > known:
+    head = wire.head(raw, 2)
+    if len(head) == 2 and head[0] == magic and isinstance(head[1], int) and head[1] > newest:
         raise BadInput(
-            f"{path} was written by a newer tlmd (version {found[1]}, this one reads up to {known})"
-            "; upgrade tlmd to read it"
+            f"{path} was written by a newer tlmd "
+            f"(version {head[1]}, this one reads up to {newest}); upgrade tlmd to read it"
         )
 
 

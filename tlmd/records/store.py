@@ -279,10 +279,10 @@ class RecordStore(RecordCompaction):
         Raises `BadInput` for any other file; then nothing is added.
         """
         data = read_dataset(path)
-        known = {task.key for task in self.tasks()}
+        stored = {task.key for task in self.tasks()}
         with self._transaction():
             # A task that is in the store already keeps its weight and name.
-            self.add_tasks(task for task in data.tasks if task.key not in known)
+            self.add_tasks(task for task in data.tasks if task.key not in stored)
             self.add_records(data.records)
         failed = sum(not record.outcome.ok for record in data.records)
         return Counts(len(data.tasks), len(data.records), failed)
