@@ -33,8 +33,8 @@ class JobArchive:
 
         Raises `BadInput` if there is no such job.
         """
-        found = job_specs.newest(self.store, count, before)
-        return [self.summary(spec, state) for spec, state in found]
+        newest = job_specs.newest(self.store, count, before)
+        return [self.summary(spec, state) for spec, state in newest]
 
     def summary(self, spec: JobSpec, state: JobState) -> dict[str, Any]:
         """The summary of a job that the pipeline does not have."""
@@ -52,10 +52,10 @@ class JobArchive:
 
     def find(self, job_id: str) -> tuple[JobSpec, JobState]:
         """A stored job. Raises `BadInput` if there is none."""
-        found = job_specs.find(self.store, job_id)
-        if found is None:
+        job = job_specs.find(self.store, job_id)
+        if job is None:
             raise BadInput(f"no job {job_id!r}; `tlmd jobs` lists them")
-        return found
+        return job
 
     def end(self, spec: JobSpec, state: JobState, reason: str, job: TuningJob | None) -> JobSpec:
         """Store a job that ends now, and remove the oldest finished ones; the job as stored."""

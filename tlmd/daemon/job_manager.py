@@ -156,8 +156,8 @@ class JobManager:
             stage = self._stages.get(job_id, "") if state is JobState.PREPARING else ""
             news = (job.measured_now, job.reason) if job else ()
             depends = (state, stage, spec.reason, *news)
-            known = self._summaries.get(job_id)
-            if known is None or known[0] != depends or (job_id in due and not state.is_finished):
+            cached = self._summaries.get(job_id)
+            if cached is None or cached[0] != depends or (job_id in due and not state.is_finished):
                 document = job_views.summary(spec, state, job, now) | {"stage": stage}
                 self._summaries[job_id] = depends, now, document
         return [self._summaries[job_id][2] for job_id in self._specs]
@@ -270,7 +270,7 @@ class JobManager:
         spec = self._archive.end(spec, state, reason, self._job(spec.id))
         self._specs[spec.id] = spec, state
         self._counts = None
-        finished = [key for key, (_, known) in self._specs.items() if known.is_finished]
+        finished = [key for key, (_, last) in self._specs.items() if last.is_finished]
         for job_id in finished[:-_RECENT]:
             del self._specs[job_id]
             self._summaries.pop(job_id, None)

@@ -75,9 +75,9 @@ def families(status: dict[str, Any], events: dict[str, int]) -> Iterator[Metric]
     yield _gauge("training_running", "1 while a newer checkpoint is being trained.", running)
 
 
-def _count(known: Iterable[str], seen: Iterable[str]) -> dict[str, int]:
+def _count(names: Iterable[str], seen: Iterable[str]) -> dict[str, int]:
     """Count how often each value occurs. Known values that do not occur have the count 0."""
-    counts = dict.fromkeys(known, 0)
+    counts = dict.fromkeys(names, 0)
     for value in seen:
         counts[value] = counts.get(value, 0) + 1
     return counts
