@@ -33,8 +33,8 @@ def run(request: JobRequest, config: Config, state_dir: Path, as_json: bool) -> 
     """Check a model, show the result, and return the exit code."""
     log = state_dir / "logs" / "check.log"
     with captured_output(log) as stderr, LiveLine(Console(file=stderr)) as live:
-        found = check(request, config, log, live.stage)
-    document = {"model": request.name, "works": True, **found}
+        report = check(request, config, log, live.stage)
+    document = {"model": request.name, "works": True, **report}
     print(json.dumps(document, indent=1) if as_json else _text(document))
     return 0
 

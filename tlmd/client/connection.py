@@ -73,8 +73,8 @@ class Daemon:
 
         request, others = JobRequest.from_keywords(model, options)
         if others:
-            known = ", ".join(sorted(JobRequest.keywords()))
-            raise BadInput(f"unknown option {min(others)!r} of a job; known: {known}")
+            names = ", ".join(sorted(JobRequest.keywords()))
+            raise BadInput(f"unknown option {min(others)!r} of a job; known: {names}")
         return self.submit_request(request)
 
     def submit_request(self, request: JobRequest) -> Job:

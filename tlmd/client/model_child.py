@@ -75,7 +75,7 @@ def handle(channel: Channel) -> None:
     if request.tasks:
         save_tasks(Path(request.tasks), tasks)
     inputs = [(i.name, list(i.shape), i.dtype) for i in source.inputs]
-    found: dict[str, Any] = {
+    report: dict[str, Any] = {
         "tasks": len(direct),
         "programs": sum(task.weight for task in direct),
         "flops": sum(task.flops * task.weight for task in direct),
@@ -86,7 +86,7 @@ def handle(channel: Channel) -> None:
         "notes": list(accepted.notes),
         "target": asdict(target),
     }
-    channel.send("accepted", found)
+    channel.send("accepted", report)
     _leave_run_cores(request.build)
     message = channel.receive()
     if message is not None:

@@ -60,13 +60,13 @@ class ModelProcess:
             self._spec, target, layout.run, layout.build, is_slot_busy, str(tasks or "")
         )
         self._child.send("accept", wire.pack(request))
-        found: dict[str, Any] = {}
+        accepted: dict[str, Any] = {}
         for kind, payload in self._child.messages("accepted"):
             if kind == STAGE:
                 on_stage(payload)
             else:
-                found = payload
-        return found
+                accepted = payload
+        return accepted
 
     def deliver(
         self,

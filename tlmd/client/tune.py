@@ -87,8 +87,10 @@ def run(request: TuneRequest, config: Config, display: Display | None = None) ->
     ):
         private.launch()
         tasks = state_dir / "jobs" / f"{uuid.uuid4().hex[:12]}.tasks"
-        found = model.accept(job_request.target, layout, running is not None, tasks, display.stage)
-        display.tell(_plan(found, job_request))
+        accepted = model.accept(
+            job_request.target, layout, running is not None, tasks, display.stage
+        )
+        display.tell(_plan(accepted, job_request))
         display.stage("starting the daemon" if running is None else "submitting the job")
         daemon = running or private.daemon()
         job = daemon.submit_request(job_request.model_copy(update={"tasks": str(tasks)}))
@@ -99,16 +101,16 @@ def run(request: TuneRequest, config: Config, display: Display | None = None) ->
         return model.deliver(state_dir, request.out, started_at, stopped, private.end)
 
 
-def _plan(found: dict[str, Any], job: JobRequest) -> str:
+def _plan(accepted: dict[str, Any], job: JobRequest) -> str:
     """What the job will do, in one line."""
-    tasks, trials, time_budget = int(found["tasks"]), job.trials or 0, job.time_budget
+    tasks, trials, time_budget = int(accepted["tasks"]), job.trials or 0, job.time_budget
     seconds = tasks * trials * _MEASURE_S + _FIXED_S
     if time_budget is not None:
         seconds = min(seconds, time_budget + _FIXED_S)
     text = f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
     return (
-        f"{tasks} tasks, {found['flops'] / 1e9:.3g} GFLOP a run; up to {trials} candidates of each "
-        f"are measured, about {text}"
+        f"{tasks} tasks, {accepted['flops'] / 1e9:.3g} GFLOP a run; "
+        f"up to {trials} candidates of each are measured, about {text}"
     )
 
 

@@ -42,8 +42,8 @@ def import_records(path: Path, target: str, cores: int, state_dir: Path) -> dict
             counts = store.import_dataset(path)
             return {"tasks": counts.tasks, "records": counts.records, "skipped": 0}
         tasks, records, skipped = import_database(path, targets.resolve(target, cores))
-        known = {task.key for task in store.tasks()}
-        store.add_tasks(task for task in tasks if task.key not in known)
+        stored = {task.key for task in store.tasks()}
+        store.add_tasks(task for task in tasks if task.key not in stored)
         store.add_records(
             r
             for r in records

@@ -15,7 +15,7 @@ ID_DIGITS = 10  # of an id are shown; they are enough to tell records apart
 def newest_records(state_dir: Path, count: int, failed: bool, task: str) -> list[dict[str, Any]]:
     """The `count` newest records, the newest first; only failures, or only of a task's name."""
     with RecordStore(state_dir / "records.sqlite", read_only=True) as store:
-        names = {known.id: known.name for known in store.tasks()}
+        names = {one.id: one.name for one in store.tasks()}
         wanted = {key for key, name in names.items() if name == task} if task else None
         records = store.newest_records(count, failed, wanted)
     return [_row(record, names.get(record.candidate.task_id, "?")) for record in records]
