@@ -69,8 +69,8 @@ class Library:
         pairs = zip(tensors, self.inputs, strict=True)
         arrays = [_as_tvm(value, info, self._device) for value, info in pairs]
         with self._lock:
-            found = self._machine["main"](*arrays)
-        flat = [found] if hasattr(found, "numpy") else list(found)
+            outputs = self._machine["main"](*arrays)
+        flat = [outputs] if hasattr(outputs, "numpy") else list(outputs)
         torch_devices = {value.device.type for value in tensors if _is_torch(value)}
         if not torch_devices:
             return [output.numpy() for output in flat]
@@ -149,10 +149,10 @@ class CompiledModel:
                 return library
         names = [info.name for info in self.inputs[0]]
         given = ", ".join(f"{n} {s}" for n, s in zip(names, shapes, strict=True))
-        known = " or ".join(
+        compiled_for = " or ".join(
             ", ".join(f"{info.name} {info.shape}" for info in infos) for infos in self.inputs
         )
-        raise ValueError(f"the model was compiled for {known}, not for {given}")
+        raise ValueError(f"the model was compiled for {compiled_for}, not for {given}")
 
 
 def _read(directory: Path) -> Mapping[str, Any]:

@@ -37,18 +37,18 @@ def in_huge_pages() -> Iterator[None]:
 
 def new_parts(before: Iterable[Range], after: Iterable[Range]) -> list[Range]:
     """The parts of `after` that are not in `before`, whose ranges do not overlap."""
-    known = sorted(before)
-    found = []
+    old = sorted(before)
+    new = []
     for first, end in after:
-        for low, high in known:
+        for low, high in old:
             if high <= first or low >= end:
                 continue
             if first < low:
-                found.append((first, low))
+                new.append((first, low))
             first = high
         if first < end:
-            found.append((first, end))
-    return found
+            new.append((first, end))
+    return new
 
 
 def aligned(ranges: Iterable[Range]) -> list[Range]:

@@ -36,10 +36,10 @@ def measure(
     """The times of the functions of each library, which take turns. Raises `Failed`."""
     plan = {"libraries": list(map(str, libraries))}
     doing = "timing inside of the model"
-    found: list[Turns] = timing_process.run(
+    turns: list[Turns] = timing_process.run(
         "tlmd.export.in_model", plan, inputs, cores, scratch, doing
     )
-    return found
+    return turns
 
 
 class _Timed:
@@ -88,8 +88,8 @@ def _main(plan_path: str) -> None:
     for number in range(_TURNS):
         if number >= _LEAST_TURNS and time.perf_counter() - begin > _BUDGET_S:
             break
-        for one, found in zip(timed, turns, strict=True):
-            found.append(one.turn())
+        for one, times in zip(timed, turns, strict=True):
+            times.append(one.turn())
     print(json.dumps(turns))
 
 

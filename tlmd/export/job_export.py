@@ -39,10 +39,10 @@ def export(state_dir: Path, job_id: str, out: Path | None, lowered: bool = False
     started_at = time.monotonic()
     check_out(out)
     with RecordStore(state_dir / "records.sqlite", read_only=True) as store:
-        found = job_specs.find(store, job_id)
-        if found is None:
+        job = job_specs.find(store, job_id)
+        if job is None:
             raise BadInput(f"no job {job_id!r} in {state_dir}; `tlmd jobs` lists them")
-        spec = found[0]
+        spec = job[0]
         states = read_states(store, _tasks(spec, state_dir))
     if not spec.request.name:
         raise BadInput(
@@ -134,10 +134,10 @@ def deliver(
     limits = tuple(result.shares.get(r.chosen.id, (0.0, ""))[1] for r in result.rows())
     own = [record.outcome for state in states for record in state.own if record.outcome.ok]
     slowed = sum(outcome.drift > _SLOWED for outcome in own) / max(1, len(own))
-    found = TuneResult(document, out, whole.pytorch_ms, False, limits, slowed, is_sum)
+    tuned_model = TuneResult(document, out, whole.pytorch_ms, False, limits, slowed, is_sum)
     if out is not None:
-        reports.write(out, found)
-    return found
+        reports.write(out, tuned_model)
+    return tuned_model
 
 
 def _shares(

@@ -40,7 +40,7 @@ def tuned(
     database = _database(folder, result, target)
     used = result.alternatives()
     absent = {row.direct.id for row in result.rows() if not _has_trace(row.record, result.target)}
-    found = []
+    libraries = []
     for number, model in enumerate(models, 1):
         chosen = alternatives.substitute(model.lowered, used)
         compiled = lowering.compile_model(chosen, target, database)
@@ -51,8 +51,8 @@ def tuned(
                 raise Failed(f"records were not applied to {', '.join(missing[:5])}")
         path = whole_model.link(compiled.executable, folder / _file(number))
         # Not the executable: it holds all weights.
-        found.append(TunedLibrary(path, compiled.functions, compiled.functions_with_record))
-    return found
+        libraries.append(TunedLibrary(path, compiled.functions, compiled.functions_with_record))
+    return libraries
 
 
 def _file(number: int) -> str:

@@ -84,7 +84,7 @@ def _is_faster(theirs: Sequence[float], ours: Sequence[float]) -> bool:
 
 def _by_task(times: in_model.Times, model: LoweredModel, version: Result) -> dict[str, float]:
     """Seconds of each computation in one run of a version of the model, by its direct task."""
-    found: dict[str, float] = {}
+    totals: dict[str, float] = {}
     for name, key in alternatives.direct_tasks(model.lowered, version.alternatives()).items():
-        found[key] = found.get(key, 0.0) + times.get(name, 0.0)
-    return found
+        totals[key] = totals.get(key, 0.0) + times.get(name, 0.0)
+    return totals

@@ -72,13 +72,13 @@ class Result:
     def rivals(self) -> dict[str, str]:
         """For each group where another alternative is nearly as fast as the best one: the ids of
         the direct task and of that alternative."""
-        found = {}
+        rivals = {}
         for group in self._groups():
             best, *others = sorted(group.members, key=lambda state: state.best_seconds)
             limit = min(_NEARLY * best.best_seconds, group.baseline_s)
             if others and others[0].best_seconds <= limit < math.inf:
-                found[_direct(group).task.id] = others[0].task.id
-        return found
+                rivals[_direct(group).task.id] = others[0].task.id
+        return rivals
 
     def _groups(self) -> list[TaskGroup]:
         groups: dict[str, TaskGroup] = {}

@@ -50,12 +50,12 @@ def prepare(
 ) -> list[UntunedModel]:
     """The untuned models. Those to be timed are compiled; libraries are written to `folder`."""
     untuned = {row.direct.id: row.untuned for row in result.rows()}
-    found = []
+    prepared = []
     for number, model in enumerate(models, 1):
         seconds = sum(task.weight * untuned.get(task.id, math.inf) for task in model.tasks)
         path = folder / f"untuned-{number}.so"
         one = UntunedModel(model, result.target, path, 1e3 * seconds)
         if one.is_timed:
             one.library()
-        found.append(one)
-    return found
+        prepared.append(one)
+    return prepared

@@ -155,10 +155,10 @@ def measure(
         module, doing = "tlmd.export.whole_model", "timing the whole model"
         return timing_process.run(module, plan, inputs, run_cores, scratch, doing)
 
-    found = run(untuned() if times_untuned else None)
-    if not found:  # the original cannot be run
-        found = run(untuned())
-    times = WholeModelTimes(**found)
+    measured = run(untuned() if times_untuned else None)
+    if not measured:  # the original cannot be run
+        measured = run(untuned())
+    times = WholeModelTimes(**measured)
     if not math.isfinite(times.max_abs_err):
         raise Failed(
             "the tuned model's outputs differ from those of the original; nothing is exported"
