@@ -148,8 +148,8 @@ def check_outputs(run: Run, eager: Run, example: Sequence[Any], least: float = 0
     An error up to `least` of the largest output is allowed in any case.
     """
     with torch.no_grad():
-        found, expected = run(example), eager(example)
-    for index, (a, e) in enumerate(zip(found, expected, strict=True)):
+        actual, expected = run(example), eager(example)
+    for index, (a, e) in enumerate(zip(actual, expected, strict=True)):
         if a.dtype != e.dtype:
             raise BadInput(f"output {index} of the graph has dtype {a.dtype}, not {e.dtype}")
         acceptance.check_output("the graph", f"output {index}", to_numpy(a), to_numpy(e), least)

@@ -61,12 +61,12 @@ def region_inputs(
     graph: torch.fx.GraphModule, example: Sequence[torch.Tensor]
 ) -> dict[str, list[torch.Tensor]]:
     """What each region is called with when the graph runs on `example`."""
-    found: dict[str, list[torch.Tensor]] = {}
+    examples: dict[str, list[torch.Tensor]] = {}
     hooks = []
     for name in region_names(graph):
 
         def keep(_: Any, inputs: tuple[torch.Tensor, ...], name: str = name) -> None:
-            found[name] = [value.detach().clone() for value in inputs]
+            examples[name] = [value.detach().clone() for value in inputs]
 
         hooks.append(graph.get_submodule(name).register_forward_pre_hook(keep))
     try:
@@ -75,19 +75,19 @@ def region_inputs(
     finally:
         for hook in hooks:
             hook.remove()
-    return found
+    return examples
 
 
 def _split(
     name: str, module: torch.nn.Module, example: Sequence[Any], refused: Collection[str]
 ) -> torch.fx.GraphModule:
-    known = converters()
-    program = normalise(torch_frontend.exported(name, module, example), known)
+    convertible = converters()
+    program = normalise(torch_frontend.exported(name, module, example), convertible)
     _check_effects(name, program)
     graph: torch.fx.GraphModule = program.module(check_guards=False)
     graph.graph.set_codegen(torch.fx.graph.CodeGen())  # inputs and outputs are flat
     _clean(graph.graph)
-    supported = _supported(graph.graph, set(known) - set(refused))
+    supported = _supported(graph.graph, set(convertible) - set(refused))
     calls = [node for node in graph.graph.nodes if node.op == "call_function"]
     if len(supported) == len(calls):
         raise BadInput(f"{name} has no operator to leave to PyTorch")
@@ -126,14 +126,14 @@ def _clean(graph: torch.fx.Graph) -> None:
             graph.erase_node(node)
 
 
-def _supported(graph: torch.fx.Graph, known: Collection[str]) -> set[torch.fx.Node]:
+def _supported(graph: torch.fx.Graph, convertible: Collection[str]) -> set[torch.fx.Node]:
     """The nodes that TVM can compile. One with several outputs is among them if all of them are."""
-    found = {node for node in graph.nodes if is_supported(node, known)}
+    supported = {node for node in graph.nodes if is_supported(node, convertible)}
     for node in graph.nodes:
         several = isinstance(node.meta.get("val"), (tuple, list))
-        if node in found and several and not found.issuperset(node.users):
-            found -= {node, *node.users}
-    return found
+        if node in supported and several and not supported.issuperset(node.users):
+            supported -= {node, *node.users}
+    return supported
 
 
 def _regions(graph: torch.fx.Graph, supported: set[torch.fx.Node]) -> list[list[torch.fx.Node]]:
@@ -145,11 +145,11 @@ def _regions(graph: torch.fx.Graph, supported: set[torch.fx.Node]) -> list[list[
             (user,) = node.users
             if user in levels:
                 levels[node] = levels[user]
-    found: dict[int, list[torch.fx.Node]] = {}
+    by_level: dict[int, list[torch.fx.Node]] = {}
     for node in graph.nodes:
         if levels.get(node, 1) % 2 == 0:
-            found.setdefault(levels[node], []).append(node)
-    regions = [nodes for nodes in found.values() if _is_worth_it(nodes)]
+            by_level.setdefault(levels[node], []).append(node)
+    regions = [nodes for nodes in by_level.values() if _is_worth_it(nodes)]
     return sorted(regions, key=len, reverse=True)[:_MOST]
 
 

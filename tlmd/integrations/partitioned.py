@@ -59,18 +59,18 @@ class Partitioned:
         try:
             return self._in_parts(tensors)
         except Exception as error:
-            found = self._eager(tensors)  # it raises what the model raises
+            outputs = self._eager(tensors)  # it raises what the model raises
             self._is_usable = False
             self.reason = f"the regions cannot run ({first_line(error)})"
             _log.warning("a graph runs in eager PyTorch: %s", self.reason)
-            return found
+            return outputs
 
     def improve(self) -> bool:
         """Compile with the records there are now; whether a region has a faster library."""
-        found = [_improve(region) for region in self.regions]
-        if any(found) and self._is_usable:
+        improved = [_improve(region) for region in self.regions]
+        if any(improved) and self._is_usable:
             self._choose()
-        return any(found)
+        return any(improved)
 
     def save_tasks(self, path: Path) -> None:
         """Write the tasks of all regions for a daemon."""

@@ -78,17 +78,17 @@ class ProgramSource:
 
     def _best(self, tasks: list[Task]) -> dict[str, Record]:
         """The best verified record of each task that has one faster than TVM's default."""
-        found: dict[str, Record] = {}
+        fastest: dict[str, Record] = {}
         try:
             with RecordStore(self._records, read_only=True) as store:
                 for task in tasks:
                     record, baseline = store.best(*task.key), store.baseline(*task.key)
                     limit = baseline.seconds if baseline else math.inf
                     if record is not None and record.outcome.seconds <= limit:
-                        found[task.id] = record
+                        fastest[task.id] = record
         except TlmdError:  # nothing was measured yet
             return {}
-        return found
+        return fastest
 
     def _guess(self, task: Task) -> str:
         """The trace of the TLM's first choice, unmeasured; empty if there is nothing to choose.
@@ -119,9 +119,9 @@ class ProgramSource:
 
 def _fastest(tasks: list[Task], best: dict[str, Record]) -> dict[str, Task]:
     """The alternative with the fastest record, by the id of the direct task."""
-    known = sorted(
+    measured = sorted(
         (task for task in tasks if task.id in best),
         key=lambda task: best[task.id].outcome.seconds,
         reverse=True,
     )
-    return {task.computation: task for task in known}
+    return {task.computation: task for task in measured}
