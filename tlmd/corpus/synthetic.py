@@ -30,12 +30,12 @@ def synthetic_tasks(
     seen = set(excluded)
     rng = random.Random(seed)
     while count > 0:
-        found = {
+        by_key = {
             task.id: task
             for task in _tasks([draw(rng, shares) for _ in range(_PER_MODULE)], target_info)
         }
-        new = [task for key, task in found.items() if key not in seen]
-        seen |= set(found)
+        new = [task for key, task in by_key.items() if key not in seen]
+        seen |= set(by_key)
         rng.shuffle(new)
         count -= len(new)
         yield new
