@@ -66,13 +66,13 @@ def _warn(old: str) -> None:
     )
 
 
-def explain(error: ValidationError, path: Path | None, known: list[str]) -> str:
+def explain(error: ValidationError, path: Path | None, keys: list[str]) -> str:
     """One line about the first thing that is wrong."""
     first = error.errors()[0]
     key = ".".join(map(str, first["loc"]))
     where = f"in {path}" if path else "in the configuration"
     if first["type"] != "extra_forbidden":
         return f"configuration key {key!r} {where}: {first['msg'].lower()} (got {first['input']!r})"
-    near = difflib.get_close_matches(key, known, 1)
+    near = difflib.get_close_matches(key, keys, 1)
     hint = f"; did you mean {near[0]!r}?" if near else f"; tlmd {__version__} has no such key"
     return f"unknown configuration key {key!r} {where}{hint}"
