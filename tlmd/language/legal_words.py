@@ -29,21 +29,23 @@ def legal_words(
     for index, (open_decision, decision) in enumerate(
         zip(sketch.open_decisions, decisions, strict=True)
     ):
-        found: tuple[int, ...] = ()
+        legal_locations: tuple[int, ...] = ()
         if open_decision.kind is DecisionKind.LOCATION:
-            found = locations(sketch.index, decisions[:index])
-        words += _words(open_decision, decision, found)
+            legal_locations = locations(sketch.index, decisions[:index])
+        words += _words(open_decision, decision, legal_locations)
     return tuple(words)
 
 
-def _words(open_decision: OpenDecision, decision: Decision, found: tuple[int, ...]) -> list[Words]:
-    """The legal words for each token of one decision; `found` are the legal locations."""
+def _words(
+    open_decision: OpenDecision, decision: Decision, legal_locations: tuple[int, ...]
+) -> list[Words]:
+    """The legal words for each token of one decision."""
     table = grammar.values_of(open_decision)
     remaining, inner = open_decision.extent, 1
     words: list[Words] = []
     for number, value in enumerate(grammar.to_values(open_decision, decision)):
         if open_decision.kind is DecisionKind.LOCATION:
-            alive = np.isin(table.values, found)
+            alive = np.isin(table.values, legal_locations)
         else:
             alive = grammar.legal(open_decision, number, np.array([remaining]), np.array([inner]))[
                 0
