@@ -1,4 +1,4 @@
-"""Constants of exported PyTorch programs: what depends on nothing else is computed once, here."""
+"""Constants of exported PyTorch programs: values that depend on nothing else, computed once."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch.export.graph_signature import InputKind, InputSpec, TensorArgument
 _LARGEST_CONSTANT = 2**26
 # Constants of at most this many elements are shared if they are equal.
 _SHARED = 2**16
-# These say in one number, or one row, what a constant would spell out.
+# Operators that repeat one number or one row; a constant would hold all the repetitions.
 _KEPT = {
     *("full.default", "zeros.default", "ones.default", "scalar_tensor.default"),
     *("expand.default", "repeat.default"),
@@ -20,9 +20,9 @@ _KEPT = {
 
 
 def fold_constants(program: Any) -> None:
-    """Compute what depends on weights and other constants only, and make constants of it."""
+    """Replace values that depend only on weights and other constants by constants."""
     folding = _Folding(program)
-    # The last ones first, because what stands before a kept one is then known to be needed.
+    # From the last one to the first: a kept node needs the nodes before it.
     for node in reversed(list(program.graph.nodes)):
         if folding.is_needed(node):
             folding.keep_or_replace(node)
@@ -47,7 +47,7 @@ class _Folding:
             elif self._foldable(node):
                 self._constant.add(node)
             elif is_empty(node.meta.get("val")):
-                # It holds no data, so what is computed from it alone is a constant.
+                # It holds no data, so values that are computed from it alone are constants.
                 value = node.meta["val"]
                 self._values[node] = torch.zeros(value.shape, dtype=value.dtype)
                 self._constant.add(node)
@@ -63,7 +63,7 @@ class _Folding:
         return all(source in self._constant for source in node.all_input_nodes)
 
     def is_needed(self, node: Any) -> bool:
-        """Whether what is not constant, or is kept, uses this computed constant."""
+        """Whether a node that is kept, or that is no constant, uses this computed constant."""
         if node not in self._constant or node.op == "placeholder":
             return False
         value = node.meta.get("val")

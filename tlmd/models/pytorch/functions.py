@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND as KIND
 from torch._prims_common import elementwise_dtypes
 
@@ -52,34 +53,34 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
     }
 
 
-def _linear(x: Any, weight: Any, bias: Any = None) -> Any:
+def _linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Any:
     if _keeps_weights(x, weight):
         return NotImplemented
     return aten.linear.default(_as_rows(x), weight, bias).reshape(*x.shape[:-1], len(weight))
 
 
-def _matmul(x: Any, y: Any) -> Any:
+def _matmul(x: Tensor, y: Tensor) -> Any:
     if _keeps_weights(x, y):
         return NotImplemented
     return aten.mm.default(_as_rows(x), y).reshape(*x.shape[:-1], y.shape[-1])
 
 
-def _keeps_weights(x: Any, matrix: Any) -> bool:
+def _keeps_weights(x: Tensor, matrix: Tensor) -> bool:
     """PyTorch repeats a matrix for each index of `x` where its rows do not follow each other."""
     return bool(x.dim() < 3 or matrix.dim() != 2 or x.is_contiguous())
 
 
-def _as_rows(x: Any) -> Any:
+def _as_rows(x: Tensor) -> Tensor:
     return x.reshape(-1, x.shape[-1])
 
 
-def _topk(x: Any, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Any:
+def _topk(x: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Any:
     if sorted:
         return NotImplemented
     return aten.topk.default(x, k, dim, largest, True)  # TVM knows the sorted one only
 
 
-def _promoted(kind: Any, *values: Any) -> list[Any]:
+def _promoted(kind: KIND, *values: Tensor | float) -> list[Tensor]:
     """The operands in the dtype that PyTorch computes in; tensors from numbers too."""
     dtype = elementwise_dtypes(*values, type_promotion_kind=kind)[1]
     return [
@@ -88,7 +89,7 @@ def _promoted(kind: Any, *values: Any) -> list[Any]:
     ]
 
 
-def _times_zero(x: Any, y: Any) -> Any:
+def _times_zero(x: Tensor, y: Tensor | float) -> Any:
     """Zero times NaN or infinity is NaN; TVM takes it for 0."""
     if isinstance(y, torch.Tensor) or y != 0 or not x.is_floating_point():
         return NotImplemented
@@ -96,7 +97,7 @@ def _times_zero(x: Any, y: Any) -> Any:
     return torch.where(torch.isfinite(x), zero, nan)
 
 
-def _div(x: Any, y: Any, *, rounding_mode: str | None = None) -> Any:
+def _div(x: Tensor | float, y: Tensor | float, *, rounding_mode: str | None = None) -> Any:
     if rounding_mode is None:
         return torch.true_divide(x, y)
     ready = isinstance(x, torch.Tensor) and isinstance(y, torch.Tensor) and x.dtype == y.dtype
@@ -115,23 +116,28 @@ def _div(x: Any, y: Any, *, rounding_mode: str | None = None) -> Any:
     return torch.where(floor.isfinite() & (right != 0), floor, torch.floor(left / right))
 
 
-def _remainder(x: Any, y: Any) -> Any:
+def _remainder(x: Tensor | float, y: Tensor | float) -> Tensor:
     rest = torch.fmod(*(left_right := _promoted(KIND.DEFAULT, x, y)))
     right = left_right[1]
     return torch.where((rest != 0) & ((right < 0) != (rest < 0)), rest + right, rest)
 
 
-def _fmod(x: Any, y: Any) -> Any:
-    ready = isinstance(x, torch.Tensor) and isinstance(y, torch.Tensor) and x.dtype == y.dtype
-    if ready and x.dtype not in (torch.float16, torch.bfloat16):
+def _fmod(x: Tensor | float, y: Tensor | float) -> Any:
+    half = (torch.float16, torch.bfloat16)
+    if (
+        isinstance(x, Tensor)
+        and isinstance(y, Tensor)
+        and x.dtype == y.dtype
+        and x.dtype not in half
+    ):
         return NotImplemented
     left, right = _promoted(KIND.DEFAULT, x, y)
-    if left.dtype in (torch.float16, torch.bfloat16):
+    if left.dtype in half:
         return torch.fmod(left.float(), right.float()).to(left.dtype)
     return aten.fmod.Tensor(left, right)
 
 
-def _pow(base: Any, exponent: Any) -> Any:
+def _pow(base: Tensor | float, exponent: Tensor | float) -> Any:
     dtype = elementwise_dtypes(base, exponent, type_promotion_kind=KIND.BOOL_TO_LONG)[1]
     tensors = [x for x in (base, exponent) if isinstance(x, torch.Tensor)]
     if not dtype.is_floating_point:
@@ -143,7 +149,7 @@ def _pow(base: Any, exponent: Any) -> Any:
     return torch.pow(cast(base, dtype), cast(exponent, dtype))
 
 
-def _integer_power(base: Any, exponent: Any) -> Any:
+def _integer_power(base: Tensor, exponent: Tensor) -> Tensor:
     """A power by squaring. An exponent above 63 overflows, unless the base is 0, 1 or -1."""
     result, square = torch.ones_like(base * exponent), base
     for bit in range(6):
@@ -153,14 +159,14 @@ def _integer_power(base: Any, exponent: Any) -> Any:
     return torch.where(none, 0, result)
 
 
-def _elu(x: Any, alpha: Any = 1, scale: Any = 1, input_scale: Any = 1) -> Any:
+def _elu(x: Tensor, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> Any:
     if alpha >= 0 and scale == 1 and input_scale == 1:
         return NotImplemented
     low = (torch.exp(x * input_scale) - 1) * (alpha * scale)
     return torch.where(x > 0, x * scale, low)
 
 
-def _log1p(x: Any) -> Any:
+def _log1p(x: Tensor) -> Tensor:
     if not x.is_floating_point():
         x = x.to(torch.get_default_dtype())
     # Kahan's: exact where x is small.
@@ -169,7 +175,7 @@ def _log1p(x: Any) -> Any:
     return torch.where((shifted == 1) | ~shifted.isfinite(), x, exact)
 
 
-def _expm1(x: Any) -> Any:
+def _expm1(x: Tensor) -> Tensor:
     if not x.is_floating_point():
         x = x.to(torch.get_default_dtype())
     # Its series where exp(x) - 1 would lose digits.
@@ -177,7 +183,7 @@ def _expm1(x: Any) -> Any:
     return torch.where(x.abs() < 0.03, series, torch.exp(x) - 1)
 
 
-def _atan2(y: Any, x: Any) -> Any:
+def _atan2(y: Tensor, x: Tensor) -> Tensor:
     y, x = _promoted(KIND.INT_TO_FLOAT, y, x)
     angle = torch.atan(y / x)
     left = torch.where(y < 0, angle - math.pi, angle + math.pi)
@@ -185,14 +191,16 @@ def _atan2(y: Any, x: Any) -> Any:
     return torch.where(x > 0, angle, torch.where(x < 0, left, upright))
 
 
-def _round(x: Any, *, decimals: int) -> Any:
+def _round(x: Tensor, *, decimals: int) -> Tensor:
     if not x.is_floating_point() or decimals == 0:
         return torch.round(x)
     scale = 10.0 ** abs(decimals)
     return torch.round(x * scale) / scale if decimals > 0 else torch.round(x / scale) * scale
 
 
-def _nan_to_num(x: Any, nan: Any = None, posinf: Any = None, neginf: Any = None) -> Any:
+def _nan_to_num(
+    x: Tensor, nan: float | None = None, posinf: float | None = None, neginf: float | None = None
+) -> Tensor:
     if not x.is_floating_point():
         return x.clone()
     limits = torch.finfo(x.dtype)
@@ -202,29 +210,31 @@ def _nan_to_num(x: Any, nan: Any = None, posinf: Any = None, neginf: Any = None)
     return torch.where(x.isnan(), 0.0 if nan is None else nan, finite).to(x.dtype)
 
 
-def _ignoring_nan(function: Callable[..., Any], x: Any, y: Any) -> Any:
+def _ignoring_nan(function: Callable[..., Any], x: Tensor, y: Tensor) -> Any:
     x, y = _promoted(KIND.DEFAULT, x, y)
     if not x.dtype.is_floating_point:
         return function(x, y)
     return torch.where(x.isnan(), y, torch.where(y.isnan(), x, function(x, y)))
 
 
-def _copysign(x: Any, y: Any) -> Any:
+def _copysign(x: Tensor, y: Tensor) -> Tensor:
     x, y = _promoted(KIND.INT_TO_FLOAT, x, y)
     return torch.where(y < 0, -x.abs(), x.abs())
 
 
-def _addmv(x: Any, matrix: Any, vector: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
+def _addmv(
+    x: Tensor, matrix: Tensor, vector: Tensor, *, beta: float = 1, alpha: float = 1
+) -> Tensor:
     product = torch.mv(matrix, vector) * alpha
     return product if beta == 0 else product + x * beta
 
 
-def _addbmm(x: Any, left: Any, right: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
+def _addbmm(x: Tensor, left: Tensor, right: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
     product = torch.bmm(left, right).sum(0) * alpha
     return product if beta == 0 else product + x * beta
 
 
-def _masked_scatter(x: Any, mask: Any, source: Any) -> Any:
+def _masked_scatter(x: Tensor, mask: Tensor, source: Tensor) -> Tensor:
     """Where the mask is true, the elements of `source` in their order. It has enough of them."""
     x, mask = torch.broadcast_tensors(x, mask)  # type: ignore[no-untyped-call]
     if not source.numel():

@@ -1,10 +1,9 @@
 """Rewriting of an exported PyTorch program so that TVM's importer reads it rightly.
 
 The program stays one of PyTorch: it can still be run, and gives the same outputs. Operators are
-replaced by decompositions (`torch_promotion`, `torch_indexing`, `torch_functions`,
-`torch_reductions`, `torch_pools`,
-and those of PyTorch for operators that TVM lacks). What depends on weights only is computed here,
-because TVM would compile a kernel for each step of it.
+replaced by decompositions (`promotion`, `indexing`, `index_writes`, `functions`, `reductions`,
+`pools`, and those of PyTorch for operators that TVM lacks). Values that depend on weights only are
+computed here, because TVM would compile a kernel for each step of their computation.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from torch._decomp import decomposition_table
 from torch.export.exported_program import default_decompositions
 from torch.utils._pytree import tree_leaves
 
-from tlmd.models.pytorch import functions, indexing, promotion, reductions
+from tlmd.models.pytorch import functions, index_writes, indexing, promotion, reductions
 from tlmd.models.pytorch import pools as torch_pools
 from tlmd.models.pytorch.folding import fold_constants, is_random, mutates
 
@@ -30,7 +29,7 @@ _PREFERRED = {
     "_native_batch_norm_legit_functional.default",
     "_native_batch_norm_legit.no_stats",
 }
-_OWN = (promotion, indexing, functions, reductions, torch_pools)
+_OWN = (promotion, indexing, index_writes, functions, reductions, torch_pools)
 _CUSTOM = {"transformers.grouped_mm_fallback.default": torch_pools.grouped_product}
 _CHECKS = (
     *(torch.ops.aten._assert_scalar, torch.ops.aten._assert_async),

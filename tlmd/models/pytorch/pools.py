@@ -6,13 +6,17 @@ The windows are read at places that depend on shapes only; the normalisation fol
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 aten = torch.ops.aten
+
+Sizes = int | Sequence[int]
+"""One number for all dimensions of a window, or one for each."""
 
 
 def decompositions() -> dict[Any, Callable[..., Any]]:
@@ -38,15 +42,20 @@ def indexed_pools() -> dict[Any, Callable[..., Any]]:
     }
 
 
-def _each(value: Any, count: int, default: int) -> list[int]:
+def _each(value: Sizes, count: int, default: int) -> list[int]:
     """An argument that may be one number, a list, or empty."""
-    values = list(value) if isinstance(value, (list, tuple)) else [value]
+    values = list(value) if isinstance(value, Sequence) else [value]
     return (values or [default]) * (1 if len(values) == count else count)
 
 
 def _max_pool(
-    x: Any, kernel: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1, ceil: bool = False
-) -> tuple[Any, Any]:
+    x: Tensor,
+    kernel: Sizes,
+    stride: Sizes = (),
+    padding: Sizes = 0,
+    dilation: Sizes = 1,
+    ceil: bool = False,
+) -> tuple[Tensor, Tensor]:
     rank = 2 if x.dim() < 5 and not (x.dim() == 4 and len(_list(kernel)) == 3) else 3
     kernels = _each(kernel, rank, 1)
     strides = _each(stride, rank, 1) if _list(stride) else kernels
@@ -56,12 +65,14 @@ def _max_pool(
     return _largest(x, windows)
 
 
-def _list(value: Any) -> list[Any]:
-    return list(value) if isinstance(value, (list, tuple)) else [value]
+def _list(value: Sizes) -> list[int]:
+    return list(value) if isinstance(value, Sequence) else [value]
 
 
-def _strided(extent: int, kernel: int, stride: int, padding: int, dilation: int, ceil: bool) -> Any:
-    """Places (windows, kernel). What would lie in the padding is a place of the same window."""
+def _strided(
+    extent: int, kernel: int, stride: int, padding: int, dilation: int, ceil: bool
+) -> Tensor:
+    """Places ``[windows, kernel]``. A place in the padding is moved to one in the same window."""
     reach = dilation * (kernel - 1) + 1
     count = _windows(extent, reach, stride, padding, ceil)
     starts = torch.arange(count).unsqueeze(1) * stride - padding
@@ -79,8 +90,8 @@ def _windows(extent: int, reach: int, stride: int, padding: int, ceil: bool) -> 
     return count - (ceil and (count - 1) * stride >= extent + padding)
 
 
-def _adaptive(extent: int, count: int) -> Any:
-    """Places (windows, size of the largest window)."""
+def _adaptive(extent: int, count: int) -> Tensor:
+    """Places ``[windows, size of the largest window]``."""
     kernel = max(-(-(i + 1) * extent // count) - i * extent // count for i in range(count))
     numbers = torch.arange(count)
     starts = (numbers * extent).div(count, rounding_mode="floor").unsqueeze(1)
@@ -88,8 +99,12 @@ def _adaptive(extent: int, count: int) -> Any:
     return torch.minimum(starts + torch.arange(kernel), ends - 1)
 
 
-def _largest(x: Any, windows: list[Any]) -> tuple[Any, Any]:
-    """The largest element of each window, and its place in the flat image."""
+def _largest(x: Tensor, windows: list[Tensor]) -> tuple[Tensor, Tensor]:
+    """The largest element of each window, and its place in the flat image.
+
+    `x` is ``[..., *image]``. There is one tensor of places ``[windows, kernel]`` per dimension of
+    the image. Both results are ``[..., *windows]``.
+    """
     rank, lead = len(windows), list(x.shape[: -len(windows)])
     image = list(x.shape[-rank:])
     for axis, places in enumerate(windows):
@@ -113,15 +128,15 @@ def _largest(x: Any, windows: list[Any]) -> tuple[Any, Any]:
     return values, flat
 
 
-def _adaptive_max_pool(x: Any, size: Any) -> tuple[Any, Any]:
+def _adaptive_max_pool(x: Tensor, size: Sequence[int]) -> tuple[Tensor, Tensor]:
     windows = [_adaptive(e, n) for e, n in zip(x.shape[-len(size) :], size, strict=True)]
     return _largest(x, windows)
 
 
-def _with_strides(op: Any) -> Callable[..., Any]:
+def _with_strides(op: Callable[..., Any]) -> Callable[..., Any]:
     """Without strides, windows do not overlap."""
 
-    def decomposition(x: Any, kernel: Any, stride: Any = (), *args: Any) -> Any:
+    def decomposition(x: Tensor, kernel: Sizes, stride: Sizes = (), *args: Any) -> Any:
         return NotImplemented if _list(stride) else op(x, kernel, kernel, *args)
 
     return decomposition
@@ -131,10 +146,10 @@ def _avg_pool(rank: int, pool: Callable[..., Any]) -> Callable[..., Any]:
     """An average with a divisor of its own is one of full windows, scaled."""
 
     def decomposition(
-        x: Any,
-        kernel: Any,
-        stride: Any = (),
-        padding: Any = 0,
+        x: Tensor,
+        kernel: Sizes,
+        stride: Sizes = (),
+        padding: Sizes = 0,
         ceil: bool = False,
         count_include_pad: bool = True,
         divisor: int | None = None,
@@ -159,12 +174,19 @@ def _avg_pool(rank: int, pool: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def grouped_product(
-    x: Any, weights: Any, offs: Any = None, bias: Any = None, out_dtype: Any = None
+    x: Tensor,
+    weights: Tensor,
+    offs: Tensor | None = None,
+    bias: Tensor | None = None,
+    out_dtype: torch.dtype | None = None,
 ) -> Any:
-    """Rows of `x` times the matrix of their group; group i ends before row ``offs[i]``."""
+    """Rows of `x` ``[rows, k]`` times the matrix of their group, in `weights` ``[groups, k, n]``.
+
+    Group i ends before row ``offs[i]``.
+    """
     if offs is None and x.dim() == 3 and weights.dim() == 3:
         return torch.bmm(x, weights)
-    if x.dim() != 2 or weights.dim() != 3 or bias is not None:
+    if offs is None or x.dim() != 2 or weights.dim() != 3 or bias is not None:
         return NotImplemented
     rows, groups = x.shape[0], weights.shape[0]
     group = (torch.arange(rows).unsqueeze(1) >= offs).sum(1).clamp(max=groups - 1)
@@ -177,8 +199,12 @@ def grouped_product(
 
 
 def _smooth_resize(
-    x: Any, size: Any, align_corners: bool, scale_h: Any = None, scale_w: Any = None
-) -> Any:
+    x: Tensor,
+    size: Sequence[int],
+    align_corners: bool,
+    scale_h: float | None = None,
+    scale_w: float | None = None,
+) -> Tensor:
     """Resizing with a triangle as wide as a step in the source, as two matrix products."""
     rows = _triangle(x.shape[-2], size[0], align_corners, scale_h)
     columns = _triangle(x.shape[-1], size[1], align_corners, scale_w)
@@ -186,8 +212,8 @@ def _smooth_resize(
     return (rows @ wide).to(x.dtype)
 
 
-def _triangle(extent: int, count: int, align_corners: bool, scale: Any) -> Any:
-    """Weights (count, extent)."""
+def _triangle(extent: int, count: int, align_corners: bool, scale: float | None) -> Tensor:
+    """Weights ``[count, extent]``."""
     if align_corners:
         step = (extent - 1) / (count - 1) if count > 1 else 0.0
     else:
@@ -199,11 +225,11 @@ def _triangle(extent: int, count: int, align_corners: bool, scale: Any) -> Any:
     return (weights / weights.sum(1, keepdim=True)).float()
 
 
-def _nearest(x: Any, size: Any, scales: Any) -> Any:
+def _nearest(x: Tensor, size: Sequence[int] | None, scales: Sequence[float] | None) -> Any:
     """TVM takes the nearest centre, which is PyTorch's choice only for whole factors."""
     extents = x.shape[-2:]
     if size is None:
-        size = [math.floor(e * s) for e, s in zip(extents, scales, strict=True)]
+        size = [math.floor(e * s) for e, s in zip(extents, scales or (), strict=True)]
     if all(n % e == 0 for n, e in zip(size, extents, strict=True)):
         return NotImplemented
     for dim, (extent, count) in enumerate(zip(extents, size, strict=True), x.dim() - 2):

@@ -12,10 +12,11 @@ of `torch.onnx` that inserts casts, which is private and leaves booleans and NaN
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND as KIND
 from torch._prims_common import elementwise_dtypes, get_computation_dtype
 
@@ -86,29 +87,25 @@ def decompositions() -> Table:
     return table
 
 
-def _is_tensor(value: Any) -> bool:
-    return isinstance(value, torch.Tensor)
-
-
 def cast(value: Any, dtype: torch.dtype) -> Any:
     """`value` as a tensor of `dtype`; numbers stay numbers."""
-    return value.to(dtype) if _is_tensor(value) and value.dtype != dtype else value
+    return value.to(dtype) if isinstance(value, Tensor) and value.dtype != dtype else value
 
 
-def _arithmetic(op: Any, kind: Any, always: bool = False) -> Callable[..., Any]:
+def _arithmetic(op: Callable[..., Any], kind: KIND, always: bool = False) -> Callable[..., Any]:
     """Cast the operands to the dtype of the result, and write out ``alpha``."""
 
-    def decomposition(left: Any, right: Any, *, alpha: Any = 1) -> Any:
+    def decomposition(left: Tensor | float, right: Tensor | float, *, alpha: float = 1) -> Any:
         dtype = elementwise_dtypes(left, right, type_promotion_kind=kind)[1]
         if dtype == torch.bool and op in _BOOL_ARITHMETIC:
             return _BOOL_ARITHMETIC[op](_flags(left, right), _flags(right, left))
         done = alpha == 1 and not always
-        if done and all(x.dtype == dtype for x in (left, right) if _is_tensor(x)):
+        if done and all(x.dtype == dtype for x in (left, right) if isinstance(x, Tensor)):
             return NotImplemented
         left, right = cast(left, dtype), cast(right, dtype)
         if not dtype.is_floating_point:
             # A number such as True, which TVM would give another dtype.
-            left, right = (x if _is_tensor(x) else int(x) for x in (left, right))
+            left, right = (x if isinstance(x, Tensor) else int(x) for x in (left, right))
         if alpha != 1:
             right = right * alpha
         return op(left, right)
@@ -116,28 +113,31 @@ def _arithmetic(op: Any, kind: Any, always: bool = False) -> Callable[..., Any]:
     return decomposition
 
 
-def _flags(value: Any, like: Any) -> Any:
-    return value if _is_tensor(value) else torch.full_like(like, bool(value), dtype=torch.bool)
+def _flags(value: Tensor | float, like: Any) -> Tensor:
+    """`value` as a tensor of booleans; `like` is a tensor where `value` is a number."""
+    return (
+        value if isinstance(value, Tensor) else torch.full_like(like, bool(value), dtype=torch.bool)
+    )
 
 
-def _comparison(op: Any, function: Callable[..., Any]) -> Callable[..., Any]:
-    def decomposition(left: Any, right: Any) -> Any:
+def _comparison(op: Callable[..., Any], function: Callable[..., Any]) -> Callable[..., Any]:
+    def decomposition(left: Tensor, right: Tensor | float) -> Any:
         dtype = torch.result_type(left, right)
         if left is right and dtype.is_floating_point and function in (torch.eq, torch.ne):
             # TVM takes a value for equal to itself, but NaN is not.
             return left.isnan() if function is torch.ne else left.isnan().logical_not()
         if dtype == torch.bool:
             left, right = left.to(torch.int8), cast(right, torch.int8)
-            return function(left, right if _is_tensor(right) else int(right))
-        if all(x.dtype == dtype for x in (left, right) if _is_tensor(x)):
+            return function(left, right if isinstance(right, Tensor) else int(right))
+        if all(x.dtype == dtype for x in (left, right) if isinstance(x, Tensor)):
             return NotImplemented
         return function(cast(left, dtype), cast(right, dtype))
 
     return decomposition
 
 
-def _float_function(op: Any) -> Callable[..., Any]:
-    def decomposition(x: Any) -> Any:
+def _float_function(op: Callable[..., Any]) -> Callable[..., Any]:
+    def decomposition(x: Tensor) -> Any:
         return NotImplemented if x.is_floating_point() else op(x.to(torch.get_default_dtype()))
 
     return decomposition
@@ -146,7 +146,7 @@ def _float_function(op: Any) -> Callable[..., Any]:
 def _only_for_floats(*otherwise: Callable[..., Any]) -> Callable[..., Any]:
     """Integers take the functions `otherwise` instead, the last one first."""
 
-    def decomposition(x: Any, *args: Any, **kwargs: Any) -> Any:
+    def decomposition(x: Tensor, *args: Any, **kwargs: Any) -> Any:
         if x.is_floating_point():
             return NotImplemented
         for function in reversed(otherwise):
@@ -156,32 +156,32 @@ def _only_for_floats(*otherwise: Callable[..., Any]) -> Callable[..., Any]:
     return decomposition
 
 
-def _none(x: Any) -> Any:
+def _none(x: Tensor) -> Tensor:
     return torch.zeros_like(x, dtype=torch.bool)
 
 
-def _not_for_flags(x: Any) -> Any:
+def _not_for_flags(x: Tensor) -> Any:
     return x.clone() if x.dtype == torch.bool else NotImplemented
 
 
-def _bitwise_not(x: Any) -> Any:
+def _bitwise_not(x: Tensor) -> Any:
     return x.logical_not() if x.dtype == torch.bool else NotImplemented
 
 
-def _where(condition: Any, left: Any, right: Any) -> Any:
+def _where(condition: Tensor, left: Tensor, right: Tensor) -> Any:
     dtype = elementwise_dtypes(left, right, type_promotion_kind=KIND.NO_OPMATH)[1]
     if condition.dtype == torch.bool and left.dtype == dtype and right.dtype == dtype:
         return NotImplemented
     return torch.where(condition.to(torch.bool), cast(left, dtype), cast(right, dtype))
 
 
-def _masked_fill(x: Any, mask: Any, value: Any) -> Any:
-    if not _is_tensor(value):
+def _masked_fill(x: Tensor, mask: Tensor, value: Tensor | float) -> Tensor:
+    if not isinstance(value, Tensor):
         value = torch.scalar_tensor(value, dtype=x.dtype, device=x.device)
     return torch.where(mask, value.to(x.dtype), x)
 
 
-def _cat(tensors: Any, dim: int = 0) -> Any:
+def _cat(tensors: Sequence[Tensor], dim: int = 0) -> Any:
     from functools import reduce
 
     # Empty ones add nothing; PyTorch allows empty vectors whatever the rank of the others is.
@@ -194,10 +194,14 @@ def _cat(tensors: Any, dim: int = 0) -> Any:
     return torch.cat([cast(x, dtype) for x in kept], dim)
 
 
-def _clamp(x: Any, low: Any = None, high: Any = None) -> Any:
+def _clamp(x: Tensor, low: Tensor | float | None = None, high: Tensor | float | None = None) -> Any:
     bounds = [bound for bound in (low, high) if bound is not None]
     dtype = elementwise_dtypes(x, *bounds, type_promotion_kind=KIND.DEFAULT)[1]
-    if dtype.is_floating_point and x.dtype == dtype and not any(map(_is_tensor, bounds)):
+    if (
+        dtype.is_floating_point
+        and x.dtype == dtype
+        and not any(isinstance(bound, Tensor) for bound in bounds)
+    ):
         # TVM has `clip` for this one.
         low, high = (math.inf if b is None else b for b in (low, high))
         low = -math.inf if low == math.inf else low
@@ -208,14 +212,16 @@ def _clamp(x: Any, low: Any = None, high: Any = None) -> Any:
     return x if high is None else torch.minimum(x, _bound(high, dtype))
 
 
-def _bound(bound: Any, dtype: torch.dtype) -> Any:
-    return cast(bound, dtype) if _is_tensor(bound) else torch.scalar_tensor(bound, dtype=dtype)
+def _bound(bound: Tensor | float, dtype: torch.dtype) -> Tensor:
+    return (
+        cast(bound, dtype) if isinstance(bound, Tensor) else torch.scalar_tensor(bound, dtype=dtype)
+    )
 
 
-def _accumulation(op: Any) -> Callable[..., Any]:
+def _accumulation(op: Callable[..., Any]) -> Callable[..., Any]:
     """A sum or product of integers is an int64; `dtype` is the one to add in."""
 
-    def decomposition(x: Any, *args: Any, dtype: Any = None) -> Any:
+    def decomposition(x: Tensor, *args: Any, dtype: torch.dtype | None = None) -> Any:
         wanted = dtype or (x.dtype if x.is_floating_point() else torch.int64)
         if dtype is None and x.dtype == wanted:
             return NotImplemented
@@ -224,15 +230,21 @@ def _accumulation(op: Any) -> Callable[..., Any]:
     return decomposition
 
 
-def _sum_of_all(x: Any, *, dtype: Any = None) -> Any:
+def _sum_of_all(x: Tensor, *, dtype: torch.dtype | None = None) -> Any:
     return aten.sum.dim_IntList(x, list(range(x.dim())), False, dtype=dtype)
 
 
-def _prod_of_all(x: Any, *, dtype: Any = None) -> Any:
+def _prod_of_all(x: Tensor, *, dtype: torch.dtype | None = None) -> Any:
     return aten.prod.dim_int(x.reshape(-1), 0, False, dtype=dtype)
 
 
-def _mean(x: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
+def _mean(
+    x: Tensor,
+    dim: Sequence[int] | None = None,
+    keepdim: bool = False,
+    *,
+    dtype: torch.dtype | None = None,
+) -> Any:
     dims = list(range(x.dim())) if dim is None or len(dim) == 0 else list(dim)
     wanted = dtype or x.dtype
     if x.dim() == 0:
@@ -242,6 +254,6 @@ def _mean(x: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) 
     return NotImplemented
 
 
-def exact(x: Any) -> Any:
+def exact(x: Tensor) -> Tensor:
     """`x` in the dtype in which PyTorch computes it, for example float32 for float16."""
     return x.to(get_computation_dtype(x.dtype))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 
 aten = torch.ops.aten
 
@@ -40,10 +41,10 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
     }
 
 
-def _reduced_over_all(op: Any) -> Callable[..., Any]:
+def _reduced_over_all(op: Callable[..., Any]) -> Callable[..., Any]:
     """Name the dimensions. Booleans are reduced by ``any``, which TVM computes in integers."""
 
-    def decomposition(x: Any, dim: Any = (), keepdim: bool = False) -> Any:
+    def decomposition(x: Tensor, dim: Sequence[int] = (), keepdim: bool = False) -> Any:
         dims = [d % max(x.dim(), 1) for d in dim] or list(range(x.dim()))
         if x.dim() == 0:
             return x.clone()
@@ -55,7 +56,7 @@ def _reduced_over_all(op: Any) -> Callable[..., Any]:
     return decomposition
 
 
-def _any(x: Any, dim: Any = None, keepdim: bool = False) -> Any:
+def _any(x: Tensor, dim: Sequence[int] | None = None, keepdim: bool = False) -> Any:
     dims = list(range(x.dim())) if dim is None else list(dim)
     flags = x if x.dtype == torch.bool else x != 0
     if not dims or x.dim() == 0:
@@ -65,14 +66,14 @@ def _any(x: Any, dim: Any = None, keepdim: bool = False) -> Any:
     return aten.amax.default(flags.to(torch.int8), dims, keepdim).to(torch.bool)
 
 
-def _extreme(name: str, x: Any, dim: int, keepdim: bool) -> tuple[Any, Any]:
+def _extreme(name: str, x: Tensor, dim: int, keepdim: bool) -> tuple[Tensor, Tensor]:
     if x.dim() == 0:
         return x.clone(), torch.zeros_like(x, dtype=torch.int64)
     values = getattr(torch, f"a{name}")(x, [dim], keepdim)
     return values, getattr(torch, f"arg{name}")(x, dim, keepdim)
 
 
-def _arg(op: Any, x: Any, dim: Any = None, keepdim: bool = False) -> Any:
+def _arg(op: Callable[..., Any], x: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
     if x.dim() == 0:
         return torch.zeros_like(x, dtype=torch.int64)
     if dim is None:
@@ -83,11 +84,11 @@ def _arg(op: Any, x: Any, dim: Any = None, keepdim: bool = False) -> Any:
     return NotImplemented
 
 
-def _median(x: Any, dim: int, keepdim: bool = False) -> tuple[Any, Any]:
+def _median(x: Tensor, dim: int, keepdim: bool = False) -> tuple[Tensor, Tensor]:
     return _kth_value(x, (x.shape[dim] + 1) // 2 if x.dim() else 1, dim, keepdim)
 
 
-def _kth_value(x: Any, k: int, dim: int = -1, keepdim: bool = False) -> tuple[Any, Any]:
+def _kth_value(x: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> tuple[Tensor, Tensor]:
     if x.dim() == 0:
         return x.clone(), torch.zeros_like(x, dtype=torch.int64)
     values, places = torch.sort(x, dim)
@@ -95,7 +96,13 @@ def _kth_value(x: Any, k: int, dim: int = -1, keepdim: bool = False) -> tuple[An
     return kth if keepdim else (kth[0].squeeze(dim), kth[1].squeeze(dim))
 
 
-def _variance(x: Any, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> Any:
+def _variance(
+    x: Tensor,
+    dim: Sequence[int] | None = None,
+    *,
+    correction: float | None = None,
+    keepdim: bool = False,
+) -> Any:
     dims = list(dim) if dim else list(range(x.dim()))
     count = math.prod(x.shape[d] for d in dims)
     left = max(count - (1 if correction is None else correction), 0)
@@ -108,14 +115,18 @@ def _variance(x: Any, dim: Any = None, *, correction: Any = None, keepdim: bool 
 
 
 def _variance_and_mean(
-    x: Any, dim: Any = None, *, correction: Any = None, keepdim: bool = False
-) -> tuple[Any, Any]:
+    x: Tensor,
+    dim: Sequence[int] | None = None,
+    *,
+    correction: float | None = None,
+    keepdim: bool = False,
+) -> tuple[Tensor, Tensor]:
     dims = list(dim) if dim else list(range(x.dim()))
     variance = torch.var(x, dims, correction=correction, keepdim=keepdim)
     return variance, torch.mean(x, dims, keepdim=keepdim)
 
 
-def _running(better: Callable[..., Any], x: Any, dim: int) -> tuple[Any, Any]:
+def _running(better: Callable[..., Any], x: Tensor, dim: int) -> tuple[Tensor, Tensor]:
     """Running extremes and their places, by doubling the distance looked back."""
     if x.dim() == 0:
         return x.clone(), torch.zeros_like(x, dtype=torch.int64)
@@ -136,7 +147,7 @@ def _running(better: Callable[..., Any], x: Any, dim: int) -> tuple[Any, Any]:
     return values.to(x.dtype), places
 
 
-def _histogram(x: Any, bins: int = 100, min: Any = 0, max: Any = 0) -> Any:
+def _histogram(x: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Any:
     if min == max:
         return NotImplemented  # the range is that of the data
     wide = x.reshape(-1, 1)
@@ -148,13 +159,13 @@ def _histogram(x: Any, bins: int = 100, min: Any = 0, max: Any = 0) -> Any:
     return hits.sum(0).to(x.dtype)
 
 
-def _along(op: Any, x: Any, dim: int) -> Any:
+def _along(op: Callable[..., Any], x: Tensor, dim: int) -> Any:
     if x.dim() == 0:
         return op(x.reshape(1), 0, False).reshape(())
     return NotImplemented
 
 
-def _sort(x: Any, *args: Any, **kwargs: Any) -> Any:
+def _sort(x: Tensor, *args: Any, **kwargs: Any) -> Any:
     if x.dtype != torch.bool:
         return NotImplemented
     values, places = torch.sort(x.to(torch.int32), *args, **kwargs)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tlmd.models.sources import numpy_dtype
 
+if TYPE_CHECKING:
+    import torch
 
-def to_numpy(tensor: Any) -> np.ndarray:
+
+def to_numpy(tensor: torch.Tensor) -> np.ndarray:
     """The values of a tensor; without a copy where it is on the CPU and contiguous."""
     import torch
 
@@ -21,7 +24,7 @@ def to_numpy(tensor: Any) -> np.ndarray:
     return array
 
 
-def to_torch(array: np.ndarray) -> Any:
+def to_torch(array: np.ndarray) -> torch.Tensor:
     """A tensor with a copy of the values."""
     import torch
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,6 +23,9 @@ from tlmd.models.sources import (
     input_infos,
 )
 from tlmd.models.structure import CallStructure, Node
+
+if TYPE_CHECKING:
+    import torch
 
 
 @dataclass(frozen=True)
@@ -140,7 +143,7 @@ def without_cache(module: Any) -> None:
             config.use_cache = False
 
 
-def _reshaped(name: str, example: list[Any], shapes: Shapes | None) -> list[Any]:
+def _reshaped(name: str, example: list[torch.Tensor], shapes: Shapes | None) -> list[torch.Tensor]:
     """The example inputs in the shapes `shapes`."""
     if shapes is None:
         return example
@@ -152,7 +155,7 @@ def _reshaped(name: str, example: list[Any], shapes: Shapes | None) -> list[Any]
     ]
 
 
-def _filled(value: Any, shape: tuple[int, ...]) -> Any:
+def _filled(value: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
     import torch
 
     # Repeat valid values, so that integers stay in the range that the model accepts.
@@ -171,7 +174,7 @@ def flat_module(module: Any, call: CallStructure) -> Any:
             self.model = module
             self.as_run = False
 
-        def forward(self, *tensors: Any) -> tuple[Any, ...]:
+        def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
             args, kwargs = call.arguments_of(tensors)
             results: list[Any] = []
             with _as_run(self.as_run):
@@ -184,7 +187,7 @@ def flat_module(module: Any, call: CallStructure) -> Any:
     return flat
 
 
-def exported(name: str, module: Any, example: Sequence[Any]) -> Any:
+def exported(name: str, module: Any, example: Sequence[torch.Tensor]) -> Any:
     """The exported program of a module with flat inputs and outputs. Raises `BadInput`."""
     import torch
 
