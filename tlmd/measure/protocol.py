@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import os
 import struct
 from dataclasses import dataclass, field
@@ -88,11 +89,30 @@ class MeasureReply:
     """When the child sent it, by `time.perf_counter`, which all processes share."""
 
 
+class ChildStage(enum.StrEnum):
+    """The work of a child, in order."""
+
+    BUILDING = "building"
+    WAITING = "waiting"  # for the slot
+    SETTLING = "settling"  # in the slot, until the machine is quiet
+    RUNNING = "running"
+    CHECKING = "checking"
+
+    @property
+    def has_slot(self) -> bool:
+        return self in (ChildStage.SETTLING, ChildStage.RUNNING)
+
+    @property
+    def has_deadline(self) -> bool:
+        """Other children, which have deadlines, or `wait_quiet` end the other stages."""
+        return self not in (ChildStage.WAITING, ChildStage.SETTLING)
+
+
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Child to server: the stage that begins now (waiting, settling, running, checking)."""
+    """Child to server: the stage that begins now."""
 
-    name: str
+    name: ChildStage
 
 
 @dataclass(frozen=True, slots=True)

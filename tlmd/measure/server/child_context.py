@@ -19,7 +19,7 @@ from tlmd.data.types import Outcome, Status
 from tlmd.measure.cores import suspension
 from tlmd.measure.cores.core_plan import spread, threads
 from tlmd.measure.cores.slot_lock import exclusively
-from tlmd.measure.protocol import Setup, Stage, send
+from tlmd.measure.protocol import ChildStage, Setup, Stage, send
 from tlmd.measure.server import sandbox, verify
 from tlmd.measure.server.executable import Executable
 from tlmd.measure.server.program import Program
@@ -130,17 +130,17 @@ class ChildContext:
     @contextlib.contextmanager
     def timing(self) -> Iterator[None]:
         """Have the slot during the block."""
-        send(self.report_fd, Stage("waiting"))
+        send(self.report_fd, Stage(ChildStage.WAITING))
         with _slot(self.server):
-            send(self.report_fd, Stage("settling"))
+            send(self.report_fd, Stage(ChildStage.SETTLING))
             self.server.wait_quiet()
             self.stopwatch.lap("wait")
-            send(self.report_fd, Stage("running"))
+            send(self.report_fd, Stage(ChildStage.RUNNING))
             yield
             self.stopwatch.lap("run")
             # Sent before the slot is given back: the child that has it next stops this one, and the
             # server would wait for a stopped child that it still takes for one that is timed.
-            send(self.report_fd, Stage("checking"))
+            send(self.report_fd, Stage(ChildStage.CHECKING))
 
 
 @contextlib.contextmanager

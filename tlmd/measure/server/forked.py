@@ -10,25 +10,24 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tlmd.data.types import Outcome
-from tlmd.measure.protocol import MeasureRequest, MessageReader
+from tlmd.measure.protocol import ChildStage, MeasureRequest, MessageReader
 
-_TIMED = ("settling", "running")  # the stages in which a child has the slot
 _LEAST_WAIT_S = 0.05  # a shorter wait for a core does not move a deadline
 
 
 @dataclass
 class ForkedChild:
-    """A child that runs, and what the server knows of it."""
+    """A child that runs, and its state as the server knows it."""
 
     pid: int
     fd: int
     """Where its messages arrive."""
     log_fd: int
-    """What it prints."""
+    """Its output and its errors."""
     request: MeasureRequest
     deadline: float | None = None
     """When the server kills it; None while it waits for the slot, or in it for a quiet machine."""
-    stage: str = "building"
+    stage: ChildStage = ChildStage.BUILDING
     reader: MessageReader = field(default_factory=MessageReader)
     outcomes: tuple[Outcome, ...] = ()
     expired: bool = False
@@ -41,7 +40,7 @@ class ForkedChild:
         self.waited_s = core_wait_s(self.pid)
 
     def extend_deadline(self) -> bool:
-        """Give back what it waited for a core since the deadline was set; whether it got time."""
+        """Move the deadline by the wait for a core since it was set; False if there was none."""
         waited_s = core_wait_s(self.pid)
         extra_s, self.waited_s = waited_s - self.waited_s, waited_s
         if self.deadline is None or extra_s < _LEAST_WAIT_S:
@@ -51,7 +50,8 @@ class ForkedChild:
 
     @property
     def is_timed(self) -> bool:
-        return self.stage in _TIMED
+        """Whether it has the slot."""
+        return self.stage.has_slot
 
     def kill(self) -> None:
         """End it at once; harmless where it has ended."""

@@ -14,7 +14,7 @@ from typing import Any
 from tlmd.data.config import MeasureConfig
 from tlmd.data.types import Outcome, Status
 from tlmd.measure.cores import suspension
-from tlmd.measure.protocol import Setup
+from tlmd.measure.protocol import ChildStage, Setup
 
 _PR_SET_PDEATHSIG = 1
 _LOG_BYTES = 16 << 20
@@ -82,11 +82,11 @@ def says_out_of_memory(text: str) -> bool:
     return any(word in text for word in _OUT_OF_MEMORY)
 
 
-def outcome_of_death(stage: str, expired: bool, status: int, log: str) -> Outcome:
+def outcome_of_death(stage: ChildStage, expired: bool, status: int, log: str) -> Outcome:
     """The outcome of a child that died before it could report.
 
-    ``stage`` is its last stage, ``expired`` whether the server killed it because its time was over,
-    ``status`` the result of `os.waitpid`, and ``log`` the end of what it printed.
+    `stage` is its last stage, `status` the result of `os.waitpid`, and `log` the end of its output.
+    `expired`: the server killed it because its time was over.
     """
     tail = " | ".join(line.strip() for line in log.splitlines() if line.strip())[-300:]
     tail = f": {tail}" if tail else ""
@@ -105,4 +105,5 @@ def outcome_of_death(stage: str, expired: bool, status: int, log: str) -> Outcom
     detail = f"exited with {os.waitstatus_to_exitcode(status)} while {stage}{tail}"
     if says_out_of_memory(log):
         return Outcome(Status.OUT_OF_MEMORY, detail=detail)
-    return Outcome(Status.BUILD_ERROR if stage == "building" else Status.RUN_ERROR, detail=detail)
+    is_building = stage is ChildStage.BUILDING
+    return Outcome(Status.BUILD_ERROR if is_building else Status.RUN_ERROR, detail=detail)

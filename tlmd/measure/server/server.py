@@ -216,8 +216,7 @@ class MeasureServer:
             self._reap_child(child)
 
     def _limit_s(self, child: ForkedChild) -> float | None:
-        # It waits for other children, which have deadlines, or so long as `wait_quiet` allows.
-        if child.stage in ("waiting", "settling"):
+        if not child.stage.has_deadline:
             return None
         config, is_baseline = self._config, child.request.is_baseline
         return config.baseline_timeout if is_baseline else config.run_timeout
