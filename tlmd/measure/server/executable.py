@@ -24,7 +24,13 @@ class Executable:
     layers evict them in a model; what the layer before has just written stays where it is.
     """
 
-    def __init__(self, runtime: Any, program: Program, device: Any, cold: bool) -> None:
+    def __init__(
+        self,
+        runtime: tvm.runtime.Executable,
+        program: Program,
+        device: tvm.runtime.Device,
+        cold: bool,
+    ) -> None:
         self._runtime = runtime
         self._function = runtime["main"]
         self._program = program

@@ -13,13 +13,16 @@ import subprocess
 import sys
 import time
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tlmd.data.errors import Failed
 from tlmd.data.types import TargetInfo
 from tlmd.measure.timing.timing import REPEAT_S
 from tlmd.processes import children
 from tlmd.space import tvm_alone
+
+if TYPE_CHECKING:
+    import tvm
 
 _PATIENCE_S = 120.0
 _NOISE_S = 2.0
@@ -123,7 +126,7 @@ def _ask(what: str, target: TargetInfo, run_cores: tuple[int, ...]) -> dict[str,
     return figures
 
 
-def _noise(target: Any, info: TargetInfo) -> Noise:
+def _noise(target: tvm.target.Target, info: TargetInfo) -> Noise:
     from tlmd.measure.timing.reference import CacheProbe, ReferenceKernel
 
     kernel, probe = ReferenceKernel(target), CacheProbe(target, info.l2_bytes)

@@ -101,7 +101,9 @@ def main(
 """
 
 
-def multiply_adds(target: Any, info: TargetInfo, cores: tuple[int, ...]) -> dict[str, float]:
+def multiply_adds(
+    target: tvm.target.Target, info: TargetInfo, cores: tuple[int, ...]
+) -> dict[str, float]:
     """1e9 operations per second of all cores together, by the dtype of what is multiplied."""
     rates = {}
     for dtype in ("float32", "float64"):
@@ -120,7 +122,9 @@ def multiply_adds(target: Any, info: TargetInfo, cores: tuple[int, ...]) -> dict
     return rates
 
 
-def arithmetic(target: Any, info: TargetInfo, threads: int) -> tuple[Callable[[], Any], float]:
+def arithmetic(
+    target: tvm.target.Target, info: TargetInfo, threads: int
+) -> tuple[Callable[[], Any], float]:
     """A call that only multiplies and adds, and its number of float32 operations.
 
     It runs in TVM's threads as they are: those of a process that times other programs, too, stay
@@ -131,13 +135,13 @@ def arithmetic(target: Any, info: TargetInfo, threads: int) -> tuple[Callable[[]
     return (lambda: run(*arrays)), _operations(arrays)
 
 
-def multiply_adds_of_a_core(target: Any, info: TargetInfo) -> float:
+def multiply_adds_of_a_core(target: tvm.target.Target, info: TargetInfo) -> float:
     """1e9 float32 operations per second of this process's core; starts no thread."""
     return _rate(*_plain(target, info, "float32", 1, "serial"), 40)
 
 
 def bandwidths(
-    target: Any, info: TargetInfo, cores: tuple[int, ...]
+    target: tvm.target.Target, info: TargetInfo, cores: tuple[int, ...]
 ) -> tuple[tuple[int, float], ...]:
     """``(bytes, 1e9 bytes per second)`` per memory level: its size and bandwidth, nearest first.
 
@@ -150,7 +154,7 @@ def bandwidths(
     return (*in_caches, (1 << 62, memory))
 
 
-def _build(source: str, target: Any, **sizes: Any) -> Any:
+def _build(source: str, target: tvm.target.Target, **sizes: Any) -> Any:
     codes = {numbers: amx_code.peak_code(numbers) for numbers in (amx_code.BF16, amx_code.INT8)}
     names = {"T": tirx, "IMPORTED": bfloat16.IMPORTED, "PEAK": codes}
     function = from_source(source.format(**sizes), names)
@@ -169,7 +173,7 @@ def _fastest(built: Any, arrays: list[Any], number: int, repeat: int) -> float:
 
 
 def _plain(
-    target: Any, info: TargetInfo, dtype: str, threads: int, loop: str
+    target: tvm.target.Target, info: TargetInfo, dtype: str, threads: int, loop: str
 ) -> tuple[Any, list[Any]]:
     """The kernel of multiply-adds and its arguments."""
     lanes = max(info.vector_bits // 8 // np.dtype(dtype).itemsize, 1)
@@ -190,7 +194,9 @@ def _operations(arrays: list[Any]) -> float:
     return 2.0 * _STEPS * int(arrays[1].numpy().size)
 
 
-def _dot(kind: dict[str, str], products: int, target: Any, cores: tuple[int, ...]) -> float:
+def _dot(
+    kind: dict[str, str], products: int, target: tvm.target.Target, cores: tuple[int, ...]
+) -> float:
     """Dot products of short numbers, `products` at once for each sum of 32 bits."""
     lanes, threads = 16, len(cores)
     width = lanes * _CHAINS
@@ -202,7 +208,9 @@ def _dot(kind: dict[str, str], products: int, target: Any, cores: tuple[int, ...
     return 2.0 * products * _STEPS * width * threads / _fastest(built, arrays, 4, 150) / 1e9
 
 
-def _matrix_unit(numbers: str, products: int, target: Any, cores: tuple[int, ...]) -> float:
+def _matrix_unit(
+    numbers: str, products: int, target: tvm.target.Target, cores: tuple[int, ...]
+) -> float:
     """Products of tiles of words, `products` for each word."""
     sizes = {"threads": len(cores), "steps": _STEPS, "function": amx_code.PEAK}
     built = _build(_BY_UNIT, target, numbers=numbers, **sizes)
@@ -212,7 +220,9 @@ def _matrix_unit(numbers: str, products: int, target: Any, cores: tuple[int, ...
     return operations / _fastest(built, arrays, 1, 30) / 1e9
 
 
-def _triad(target: Any, info: TargetInfo, cores: tuple[int, ...], nbytes: int) -> float:
+def _triad(
+    target: tvm.target.Target, info: TargetInfo, cores: tuple[int, ...], nbytes: int
+) -> float:
     """1e9 bytes per second, read and written, of three arrays of `nbytes` together."""
     lanes, threads = max(info.vector_bits // 32, 1), len(cores)
     shape = (threads, max(1, nbytes // 3 // (4 * lanes * threads)), lanes)

@@ -50,7 +50,7 @@ class ReferenceKernel:
     kernel that stored its sums took 1.6 times as long, and good programs took 1.1 times as long.
     """
 
-    def __init__(self, target: Any) -> None:
+    def __init__(self, target: tvm.target.Target) -> None:
         self._runtime = tvm.compile(scheduled_gemm(vector_unit(target).lanes), target).jit()
         self._arrays = [tvm.runtime.empty((_SIZE, _SIZE), "float32") for _ in range(3)]
         for array in self._arrays:
@@ -76,7 +76,7 @@ class ReferenceKernel:
 class CacheProbe:
     """Reads a chain through much of the second-level cache; each read needs the one before."""
 
-    def __init__(self, target: Any, l2_bytes: int) -> None:
+    def __init__(self, target: tvm.target.Target, l2_bytes: int) -> None:
         lines = int(_SHARE * (l2_bytes or _L2_BYTES)) // (4 * _LINE)
         order = np.random.default_rng(0).permutation(lines) * _LINE
         following = np.zeros(lines * _LINE, np.int32)
@@ -127,7 +127,7 @@ class DriftMonitor:
         return core, self._probe.seconds() / core
 
 
-def settled_monitor(target: Any, lock: Path, setup: Setup) -> DriftMonitor:
+def settled_monitor(target: tvm.target.Target, lock: Path, setup: Setup) -> DriftMonitor:
     """A drift monitor that has measured the idle slot."""
     kernel, probe = ReferenceKernel(target), CacheProbe(target, setup.target.l2_bytes)
     with exclusively(lock):
