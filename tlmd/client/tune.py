@@ -16,12 +16,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import SimpleNamespace
+from types import FrameType
 from typing import Any
 
 from tlmd.client import lifecycle
 from tlmd.client.connection import Daemon
-from tlmd.client.display.progress import outlook
+from tlmd.client.display.progress import outlook, progress_of
 from tlmd.client.job import Job
 from tlmd.client.model_process import ModelProcess
 from tlmd.client.tune_request import TuneRequest
@@ -32,6 +32,7 @@ from tlmd.data.state_dir import make_state_dir
 from tlmd.export.tune_result import TuneResult, check_out
 from tlmd.measure.cores.core_plan import CARD, plan_slots
 from tlmd.models import frontends
+from tlmd.pipeline.tuning_jobs import Progress
 from tlmd.tlm import checkpoint as checkpoints
 
 __all__ = ["Display", "TuneResult", "run"]
@@ -47,11 +48,11 @@ class Display:
     """Called with the name of a stage when it begins."""
 
     tell: Callable[[str], None] = field(default=lambda text: None)
-    """Called with what the job will do and about how long it takes; in the end with whether more
-    trials would gain more."""
+    """Called with a sentence about the plan of the job and its time; at the end with a sentence
+    about the gain of more trials."""
 
-    progress: Callable[[Any], None] = field(default=lambda progress: None)
-    """Called with a `pipeline.Progress`."""
+    progress: Callable[[Progress], None] = field(default=lambda progress: None)
+    """Called now and then while candidates are measured."""
 
     stopping: Callable[[], None] = field(default=lambda: None)
     """Called from a signal handler when the user asks to stop."""
@@ -121,7 +122,7 @@ def _follow(job: Job, display: Display) -> bool:
         try:
             for last in job.daemon.follow(job.id):
                 if last.get("progress") and last["state"] == "running":
-                    display.progress(SimpleNamespace(**last["progress"]))
+                    display.progress(progress_of(last["progress"]))
         except NoDaemon:
             if not stop.is_set():
                 raise
@@ -146,7 +147,7 @@ def _stoppable(job: Job, display: Display) -> Iterator[threading.Event]:
         return
     before = {s: signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)}
 
-    def handle(number: int, _frame: Any) -> None:
+    def handle(number: int, _frame: FrameType | None) -> None:
         stop.set()
         display.stopping()
         threading.Thread(target=_cancel, args=(job,), daemon=True).start()

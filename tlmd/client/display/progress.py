@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any
 
+from rich import progress as columns
 from rich.console import Console
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from tlmd.pipeline.tuning_jobs import Progress
 
 WIDE = 100  # columns that the full table needs
 STOPPED = "tlmd: stopped; everything measured is kept, the same command continues"
@@ -43,8 +47,8 @@ class LiveLine:
         """Show that the user asked to stop. A signal handler calls this, so it draws nothing."""
         self._ending = "stopping after this batch, "
 
-    def progress(self, p: Any) -> None:
-        """Show the progress `p` (`pipeline.Progress`)."""
+    def progress(self, p: Progress) -> None:
+        """Show the progress `p` of the job."""
         task = f" {p.task[:24]}" if self._console.width >= WIDE else ""
         self._bar.update(
             self._task,
@@ -58,14 +62,14 @@ class LiveLine:
             print(f"tlmd: {detail_line(p)}", file=self._console.file, flush=True)
 
 
-def _bar(console: Console) -> Progress:
-    bar = [BarColumn(20)] if console.width >= WIDE else []
-    return Progress(
-        SpinnerColumn(),
-        TextColumn("{task.description}"),
+def _bar(console: Console) -> columns.Progress:
+    bar = [columns.BarColumn(20)] if console.width >= WIDE else []
+    return columns.Progress(
+        columns.SpinnerColumn(),
+        columns.TextColumn("{task.description}"),
         *bar,
-        TextColumn("{task.fields[detail]}"),
-        TimeElapsedColumn(),
+        columns.TextColumn("{task.fields[detail]}"),
+        columns.TimeElapsedColumn(),
         console=console,
         transient=True,
         disable=not console.is_terminal,
@@ -83,7 +87,13 @@ def outlook(recent_gain: float) -> str:
     return f"{text}; more trials (--effort thorough) would gain more"
 
 
-def detail_line(p: Any, finished: bool = False) -> str:
+def progress_of(document: Mapping[str, Any]) -> Progress:
+    """The progress in a job's document. The daemon may be newer and write more fields."""
+    names = {field.name for field in fields(Progress)}
+    return Progress(**{name: value for name, value in document.items() if name in names})
+
+
+def detail_line(p: Progress, finished: bool = False) -> str:
     """Format tasks done, candidates per second, best time and speed-up, and time left."""
     rate = p.measured_now / p.elapsed_s if p.elapsed_s > 0 else 0.0
     left = (p.planned - p.measured) / rate if rate > 0 else 0.0

@@ -8,7 +8,6 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 from rich import box
@@ -20,7 +19,7 @@ from rich.text import Text
 
 from tlmd.client import lifecycle
 from tlmd.client.connection import Daemon
-from tlmd.client.display.progress import STOPPED, LiveLine, detail_line
+from tlmd.client.display.progress import STOPPED, LiveLine, detail_line, progress_of
 from tlmd.client.job import Job
 from tlmd.data.errors import BadInput, Interrupted, NoDaemon
 from tlmd.data.job_request import JobRequest
@@ -46,7 +45,7 @@ def job_text(job: dict[str, Any]) -> str:
     progress = job.get("progress")
     text = f"{job['id']} {job['state']}"
     if progress:
-        text += f": {detail_line(SimpleNamespace(**progress), finished=True)}"
+        text += f": {detail_line(progress_of(progress), finished=True)}"
     return text + f"; `tlmd export {job['id']} --out DIR` compiles the model"
 
 
@@ -93,7 +92,7 @@ def _show(line: LiveLine, document: dict[str, Any]) -> None:
     if document["state"] == "preparing":
         line.stage(document.get("stage") or f"preparing {document['model']}")
     elif document.get("progress"):
-        line.progress(SimpleNamespace(**document["progress"]))
+        line.progress(progress_of(document["progress"]))
 
 
 def watch(daemon: Daemon, as_json: bool) -> int:
@@ -200,9 +199,7 @@ def _jobs(jobs: list[dict[str, Any]]) -> Table:
         text = job["reason"]
         if progress and progress["measured"]:
             finished = JobState(job["state"]).is_finished
-            text = detail_line(SimpleNamespace(**progress), finished) + (
-                f"; {text}" if text else ""
-            )
+            text = detail_line(progress_of(progress), finished) + (f"; {text}" if text else "")
         shares = {"priority": 0, "weight": 1.0}
         said = ", ".join(f"{k} {job[k]:g}" for k, usual in shares.items() if job[k] != usual)
         state = f"{job['state']} ({said})" if said else job["state"]
