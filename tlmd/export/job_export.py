@@ -16,6 +16,7 @@ from tlmd.data.errors import BadInput, Failed
 from tlmd.data.types import TargetInfo, Task
 from tlmd.export import libraries, model_choice, reports, untuned_model, whole_model
 from tlmd.export.tune_result import TuneResult, check_out
+from tlmd.export.whole_model import WholeModelTimes
 from tlmd.lowering import alternatives, lowering
 from tlmd.lowering.preparation import LoweredModel, lower_sets
 from tlmd.measure.cores.core_plan import CARD, card_cores, plan_cores
@@ -97,47 +98,84 @@ def deliver(
     """
     target = states[0].task.target
     result = reports.Result(models[0].spec.name, target, _version(states), states)
-    is_card = target.device == CARD
-    cores = card_cores(None, 0).run if is_card else plan_cores(run=target.cores).run
+    cores = card_cores(None, 0).run if target.device == CARD else plan_cores(run=target.cores).run
     with tempfile.TemporaryDirectory(prefix="tlmd-") as name:
-        scratch = Path(name)
-        folder = out or scratch / "out"
-        untuned = untuned_model.prepare(models, result, scratch)
-        tuned = libraries.tuned(models, result, folder)
-        rivals = model_choice.compile_rivals(models, result, scratch / "rivals")
+        build = _Build(models, result, out or Path(name) / "out", Path(name))
         before_timing()
         with _reserved_slot(state_dir, cores):
-            if model_choice.choose(models, result, tuned, rivals, cores, scratch):
-                tuned = libraries.tuned(models, result, folder)
+            build.choose(cores)
             result.shares = _shares(result, target, cores)
-            times = [
-                whole_model.measure(
-                    plain.library,
-                    one.path,
-                    model.spec,
-                    model.source.random_inputs(0),
-                    cores,
-                    scratch,
-                    target.device,
-                    times_untuned=plain.is_timed,
-                )
-                for model, plain, one in zip(models, untuned, tuned, strict=True)
-            ]
-        sources, paths = [model.source for model in models], [one.path for one in tuned]
-        whole_model.write_runners(folder, sources, paths, target)
+            times = build.measure(cores)
+        build.write_runners()
         if lowered and out is not None:
             _write_lowered(models, result, out)
-    whole = times[0]
-    if is_sum := whole.untuned_ms is None:
-        whole = replace(whole, untuned_ms=untuned[0].sum_ms)
-    document = result.summary(time.monotonic() - started_at, (whole, tuned[0]))
-    limits = tuple(result.shares.get(r.chosen.id, (0.0, ""))[1] for r in result.rows())
-    own = [record.outcome for state in states for record in state.own if record.outcome.ok]
-    slowed = sum(outcome.drift > _SLOWED for outcome in own) / max(1, len(own))
-    tuned_model = TuneResult(document, out, whole.pytorch_ms, False, limits, slowed, is_sum)
+    tuned_model = _result(result, build, times[0], started_at, out)
     if out is not None:
         reports.write(out, tuned_model)
     return tuned_model
+
+
+class _Build:
+    """The libraries of a model: tuned, untuned, and with rivals of the best alternatives."""
+
+    def __init__(
+        self, models: Sequence[LoweredModel], result: reports.Result, folder: Path, scratch: Path
+    ) -> None:
+        self._models, self._result = models, result
+        self._folder, self._scratch = folder, scratch
+        self.untuned = untuned_model.prepare(models, result, scratch)
+        self.tuned = libraries.tuned(models, result, folder)
+        self._rivals = model_choice.compile_rivals(models, result, scratch / "rivals")
+
+    def choose(self, cores: tuple[int, ...]) -> None:
+        """Compile again where a rival is faster inside of the model."""
+        scratch, result = self._scratch, self._result
+        if model_choice.choose(self._models, result, self.tuned, self._rivals, cores, scratch):
+            self.tuned = libraries.tuned(self._models, result, self._folder)
+
+    def measure(self, cores: tuple[int, ...]) -> list[WholeModelTimes]:
+        """The times of each set of input shapes."""
+        return [
+            whole_model.measure(
+                plain.library,
+                one.path,
+                model.spec,
+                model.source.random_inputs(0),
+                cores,
+                self._scratch,
+                self._result.target.device,
+                times_untuned=plain.is_timed,
+            )
+            for model, plain, one in zip(self._models, self.untuned, self.tuned, strict=True)
+        ]
+
+    def write_runners(self) -> None:
+        """Write the programs that run the libraries."""
+        sources = [model.source for model in self._models]
+        paths = [one.path for one in self.tuned]
+        whole_model.write_runners(self._folder, sources, paths, self._result.target)
+
+
+def _result(
+    result: reports.Result,
+    build: _Build,
+    times: WholeModelTimes,
+    started_at: float,
+    out: Path | None,
+) -> TuneResult:
+    """The result with the times of the first set of input shapes."""
+    if is_sum := times.untuned_ms is None:
+        times = replace(times, untuned_ms=build.untuned[0].sum_ms)
+    document = result.summary(time.monotonic() - started_at, (times, build.tuned[0]))
+    limits = tuple(result.shares.get(row.chosen.id, (0.0, ""))[1] for row in result.rows())
+    slowed = _slowed(result.states)
+    return TuneResult(document, out, times.pytorch_ms, False, limits, slowed, is_sum)
+
+
+def _slowed(states: list[TaskState]) -> float:
+    """The share of this job's outcomes during which the machine was slow."""
+    own = [record.outcome for state in states for record in state.own if record.outcome.ok]
+    return sum(outcome.drift > _SLOWED for outcome in own) / max(1, len(own))
 
 
 def _shares(

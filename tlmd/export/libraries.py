@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tlmd.data.errors import Failed
 from tlmd.data.types import Record, TargetInfo, Task
@@ -15,6 +15,10 @@ from tlmd.lowering.preparation import LoweredModel
 from tlmd.records import metaschedule_files
 from tlmd.space.hardware import target as targets
 from tlmd.space.space import TaskSpace
+
+if TYPE_CHECKING:
+    import tvm
+    from tvm.s_tir import meta_schedule as ms
 
 
 @dataclass(frozen=True)
@@ -59,7 +63,7 @@ def _file(number: int) -> str:
     return "model.so" if number == 1 else f"model-{number}.so"
 
 
-def _database(folder: Path, result: reports.Result, target: Any) -> Any:
+def _database(folder: Path, result: reports.Result, target: tvm.target.Target) -> Any:
     database = metaschedule_files.create(folder)
     for row in result.rows():
         _commit(database, row.direct, row.direct_record, row.untuned, target)
@@ -79,7 +83,13 @@ def _has_trace(record: Record | None, target: TargetInfo) -> bool:
     return record is not None or target.device == "cpu"
 
 
-def _commit(database: Any, task: Task, record: Record | None, untuned: float, target: Any) -> None:
+def _commit(
+    database: ms.database.Database,
+    task: Task,
+    record: Record | None,
+    untuned: float,
+    target: tvm.target.Target,
+) -> None:
     """Write the best program of a task, or its default schedule where `record` is None."""
     if not _has_trace(record, task.target):
         return
