@@ -133,7 +133,8 @@ class HotSwapped:
             raise BadInput(f"TVM cannot compile the graph ({error})"[:200]) from error
         old, new = shortest_times([self._current, library], self._example)
         if new > old * FASTER:
-            self.reason = self.reason or "eager PyTorch is faster" * (not self.swaps)
+            if not self.reason and not self.swaps:
+                self.reason = "eager PyTorch is faster"
             return False
         self._current = library  # one assignment: a call sees the old or the new one
         self.swaps.append(new)
