@@ -86,8 +86,9 @@ def _windows(extent: int, reach: int, stride: int, padding: int, ceil: bool) -> 
     """The number of windows along a dimension."""
     free = extent + 2 * padding - reach
     count = (-(-free // stride) if ceil else free // stride) + 1
-    # The last window must not start in the padding.
-    return count - (ceil and (count - 1) * stride >= extent + padding)
+    if ceil and (count - 1) * stride >= extent + padding:
+        return count - 1  # the last window must not start in the padding
+    return count
 
 
 def _adaptive(extent: int, count: int) -> Tensor:

@@ -20,11 +20,15 @@ _VOCABULARY = 30000  # below the smallest vocabulary of the zoo's transformers
 class ZooEntry:
     """One network with one input.
 
-    Example: ``ZooEntry("resnet18", "residual:resnet18", (1, 3, 224, 224), "float32",
+    Example: ``ZooEntry("resnet18", 19, "residual:resnet18", (1, 3, 224, 224), "float32",
     free=(0, 2, 3))``.
     """
 
     name: str
+
+    tasks: int
+    """Number of tasks of the network with its default shape on a CPU. It is counted in advance,
+    because lowering all networks takes minutes. A test checks the small ones."""
 
     builder: str
     """``module:function`` in `tlmd.models.zoo`."""
@@ -43,11 +47,6 @@ class ZooEntry:
 
     sized: int | None = None
     """If set, the builder also gets the input's dimensions from this index on."""
-
-    @property
-    def tasks(self) -> int:
-        """The number of tasks of the network with its default shape on a CPU."""
-        return _TASKS[self.name]
 
     def make(self, input_shape: Shape | None = None) -> tuple[Any, tuple[Any, ...]]:
         """Build the torch module in eval mode and its example inputs, a tuple of one tensor.
@@ -119,98 +118,74 @@ def _initialise(module: Any) -> None:
             nn.init.uniform_(part.running_var, 0.8, 1.2)
 
 
-def _image(name: str, builder: str, size: int = 224, *, sized: int | None = None) -> ZooEntry:
+def _image(
+    name: str, tasks: int, builder: str, size: int = 224, *, sized: int | None = None
+) -> ZooEntry:
     shape = (1, 3, size, size)
     free = (0,) if sized is not None else (0, 2, 3)
-    return ZooEntry(name, builder, shape, "float32", free, sized=sized)
+    return ZooEntry(name, tasks, builder, shape, "float32", free, sized=sized)
 
 
-def _residual(name: str, function: str, size: int = 224) -> ZooEntry:
-    return _image(name, f"residual:{function}", size)
+def _residual(name: str, tasks: int, function: str, size: int = 224) -> ZooEntry:
+    return _image(name, tasks, f"residual:{function}", size)
 
 
-def _bert(name: str, hidden: int, layers: int) -> ZooEntry:
+def _bert(name: str, tasks: int, hidden: int, layers: int) -> ZooEntry:
     sizes = (hidden, layers, hidden // 64)
-    return ZooEntry(name, "transformer:bert", (1, 128), "int64", free=(0, 1), arguments=sizes)
+    return ZooEntry(
+        name, tasks, "transformer:bert", (1, 128), "int64", free=(0, 1), arguments=sizes
+    )
 
 
-def _causal(name: str) -> ZooEntry:
+def _causal(name: str, tasks: int) -> ZooEntry:
     builder = f"transformer:{name}"
-    return ZooEntry(name, builder, (1, 128), "int64", free=(0, 1), sized=1)
+    return ZooEntry(name, tasks, builder, (1, 128), "int64", free=(0, 1), sized=1)
 
 
-def _vit(name: str, hidden: int, heads: int) -> ZooEntry:
+def _vit(name: str, tasks: int, hidden: int, heads: int) -> ZooEntry:
     shape = (1, 3, 224, 224)
     arguments = (hidden, 12, heads)
-    return ZooEntry(name, "transformer:vit", shape, "float32", (0, 2, 3), arguments, sized=2)
+    return ZooEntry(name, tasks, "transformer:vit", shape, "float32", (0, 2, 3), arguments, sized=2)
 
 
-def _gemm(name: str, function: str, dtype: str) -> ZooEntry:
-    return ZooEntry(name, f"convolutional:{function}", (128, 512), dtype, free=(0, 1), sized=1)
+def _gemm(name: str, tasks: int, function: str, dtype: str) -> ZooEntry:
+    return ZooEntry(
+        name, tasks, f"convolutional:{function}", (128, 512), dtype, free=(0, 1), sized=1
+    )
 
 
 _ENTRIES = (
-    _residual("resnet18", "resnet18"),
-    _residual("resnet34", "resnet34"),
-    _residual("resnet50", "resnet50"),
-    _residual("resnext50", "resnext50"),
-    _residual("wide-resnet50", "wide_resnet50"),
-    _residual("regnet", "regnet"),
-    _residual("convnext", "convnext"),
-    ZooEntry("resnet3d18", "residual:resnet3d18", (1, 3, 16, 112, 112), "float32", (0, 2, 3, 4)),
-    _image("densenet121", "convolutional:densenet121"),
-    _image("vgg16", "convolutional:vgg16"),
-    _image("inception-v3", "convolutional:inception_v3", 299),
-    ZooEntry("dcgan", "convolutional:dcgan", (1, 100, 1, 1), "float32", free=(0,)),
-    _image("mobilenet-v2", "mobile:mobilenet_v2"),
-    _image("mobilenet-v3", "mobile:mobilenet_v3"),
-    _image("efficientnet-lite", "mobile:efficientnet_lite"),
-    _bert("bert-tiny", 128, 2),
-    _bert("bert-mini", 256, 4),
-    _bert("bert-small", 512, 4),
-    _bert("bert-medium", 512, 8),
-    _bert("bert-base", 768, 12),
-    _bert("bert-large", 1024, 24),
-    _causal("gpt2"),
-    _causal("llama"),
-    _vit("vit-s16", 384, 6),
-    _vit("vit-b16", 768, 12),
-    _gemm("gemm", "gemm_float32", "float32"),
-    _gemm("gemm-int8", "gemm_int8", "int8"),
-    _gemm("gemm-bf16", "gemm_bfloat16", "bfloat16"),
+    _residual("resnet18", 19, "resnet18"),
+    _residual("resnet34", 19, "resnet34"),
+    _residual("resnet50", 28, "resnet50"),
+    _residual("resnext50", 28, "resnext50"),
+    _residual("wide-resnet50", 28, "wide_resnet50"),
+    _residual("regnet", 26, "regnet"),
+    _residual("convnext", 23, "convnext"),
+    ZooEntry(
+        "resnet3d18", 18, "residual:resnet3d18", (1, 3, 16, 112, 112), "float32", (0, 2, 3, 4)
+    ),
+    _image("densenet121", 189, "convolutional:densenet121"),
+    _image("vgg16", 20, "convolutional:vgg16"),
+    _image("inception-v3", 62, "convolutional:inception_v3", 299),
+    ZooEntry("dcgan", 11, "convolutional:dcgan", (1, 100, 1, 1), "float32", free=(0,)),
+    _image("mobilenet-v2", 30, "mobile:mobilenet_v2"),
+    _image("mobilenet-v3", 53, "mobile:mobilenet_v3"),
+    _image("efficientnet-lite", 32, "mobile:efficientnet_lite"),
+    _bert("bert-tiny", 9, 128, 2),
+    _bert("bert-mini", 9, 256, 4),
+    _bert("bert-small", 9, 512, 4),
+    _bert("bert-medium", 9, 512, 8),
+    _bert("bert-base", 9, 768, 12),
+    _bert("bert-large", 9, 1024, 24),
+    _causal("gpt2", 9),
+    _causal("llama", 14),
+    _vit("vit-s16", 9, 384, 6),
+    _vit("vit-b16", 9, 768, 12),
+    _gemm("gemm", 4, "gemm_float32", "float32"),
+    _gemm("gemm-int8", 4, "gemm_int8", "int8"),
+    _gemm("gemm-bf16", 4, "gemm_bfloat16", "bfloat16"),
 )
-
-# Counted in advance, because lowering all networks takes minutes. A test checks the small ones.
-_TASKS = {
-    "bert-tiny": 9,
-    "bert-mini": 9,
-    "bert-small": 9,
-    "bert-medium": 9,
-    "bert-base": 9,
-    "bert-large": 9,
-    "gpt2": 9,
-    "llama": 14,
-    "vit-s16": 9,
-    "vit-b16": 9,
-    "resnet18": 19,
-    "resnet34": 19,
-    "resnet50": 28,
-    "resnext50": 28,
-    "wide-resnet50": 28,
-    "regnet": 26,
-    "convnext": 23,
-    "resnet3d18": 18,
-    "densenet121": 189,
-    "vgg16": 20,
-    "inception-v3": 62,
-    "mobilenet-v2": 30,
-    "mobilenet-v3": 53,
-    "efficientnet-lite": 32,
-    "dcgan": 11,
-    "gemm": 4,
-    "gemm-int8": 4,
-    "gemm-bf16": 4,
-}
 
 
 def zoo() -> dict[str, ZooEntry]:
