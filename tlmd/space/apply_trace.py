@@ -7,6 +7,7 @@ import json
 from typing import Any
 
 import tvm
+from tvm.ir import IRModule
 from tvm.s_tir import Schedule, Trace
 from tvm.s_tir import meta_schedule as ms
 
@@ -31,7 +32,7 @@ class RepairedDecision(InvalidCandidate):
     """TVM applied other decisions than those of the candidate, which is then not measured."""
 
 
-def context(target: Any, module: Any = None, seed: int = 1) -> Any:
+def context(target: tvm.target.Target, module: IRModule | None = None, seed: int = 1) -> Any:
     """A `TuneContext` with the rules and postprocessors of `target`'s kind.
 
     Postprocessors and features need only the target, so `module` may be None for them.
@@ -40,7 +41,7 @@ def context(target: Any, module: Any = None, seed: int = 1) -> Any:
     return _context(module, target, _generator(target), seed)
 
 
-def _generator(target: Any) -> Any:
+def _generator(target: tvm.target.Target) -> Any:
     """The space generator of `target`'s kind."""
     if target.kind.name != "cuda":
         triple = str(dict(target.attrs).get("mtriple", ""))
@@ -54,7 +55,7 @@ def _generator(target: Any) -> Any:
     )
 
 
-def design_space(target: Any, module: Any, seed: int) -> list[Any]:
+def design_space(target: tvm.target.Target, module: IRModule, seed: int) -> list[Any]:
     """The traces of a task's sketches: TVM's, then tlmd's own, then those of `EXTRA_RULES`.
 
     So a new rule does not change the index of a sketch that records refer to. An alternative has
@@ -83,7 +84,7 @@ def design_space(target: Any, module: Any, seed: int) -> list[Any]:
     return traces
 
 
-def _context(module: Any, target: Any, generator: Any, seed: int) -> Any:
+def _context(module: IRModule, target: tvm.target.Target, generator: Any, seed: int) -> Any:
     return ms.TuneContext(
         mod=module,
         target=target,
@@ -102,7 +103,7 @@ def _postprocs(target_json: str) -> tuple[Any, Any]:
     return ctx, tuple(ctx.space_generator.postprocs)
 
 
-def finish(schedule: Any, target: TargetInfo) -> Any:
+def finish(schedule: Schedule, target: TargetInfo) -> Any:
     """Run the postprocessors of `target` on `schedule` in place, and return the final module.
 
     Raises `InvalidCandidate` if one of them fails.
@@ -110,7 +111,7 @@ def finish(schedule: Any, target: TargetInfo) -> Any:
     return _finish(schedule, target.spec)
 
 
-def build_module(module: Any, trace_json: str, target: Any) -> Any:
+def build_module(module: IRModule, trace_json: str, target: tvm.target.Target) -> Any:
     """Apply a trace, as JSON ``[instructions, decisions]``, to `module`; return the final module.
 
     The trace is the one before the postprocessors; they run here. Raises `InvalidCandidate`.
@@ -133,7 +134,7 @@ def first_line(error: BaseException) -> str:
     return lines[-1][:300] if lines else type(error).__name__
 
 
-def _finish(schedule: Any, target_json: str) -> Any:
+def _finish(schedule: Schedule, target_json: str) -> Any:
     schedule.enter_postproc()
     for postproc in _postprocs(target_json)[1]:
         try:

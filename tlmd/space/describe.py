@@ -9,6 +9,7 @@ from typing import Any
 
 import tvm
 from tvm import sym, tirx
+from tvm.ir import IRModule
 from tvm.s_tir import SBlockRealize
 from tvm_ffi import structural_walk
 
@@ -33,7 +34,7 @@ _BINARY = {
 }
 
 
-def describe(module: Any) -> Computation:
+def describe(module: IRModule) -> Computation:
     """Describe the function `main` of a TensorIR module."""
     realizes = _blocks(module["main"].body)
     writers = {write.source: index for index, r in enumerate(realizes) for write in r.block.writes}
@@ -52,7 +53,7 @@ def _blocks(body: Any) -> list[Any]:
     return realizes
 
 
-def _block(block: Any, writers: dict[Any, int]) -> Block:
+def _block(block: tvm.s_tir.SBlock, writers: dict[Any, int]) -> Block:
     iters = {iv.var: index for index, iv in enumerate(block.iter_vars)}
     kinds = tuple(
         (_ITER_KINDS.get(int(iv.iter_type), "O"), _constant(iv.dom.extent))
@@ -89,7 +90,7 @@ def _packed(region: Any, iters: dict[Any, int]) -> dict[int, tuple[tuple[int, in
     return terms
 
 
-def _index(expr: Any, iters: dict[Any, int]) -> tuple[tuple[int, int], ...]:
+def _index(expr: tvm.ir.Expr, iters: dict[Any, int]) -> tuple[tuple[int, int], ...]:
     """The terms of an index. If it is not affine, its iterators have stride 0.
 
     ``min(index, constant)``, an index of a padded program, is described like the index.
@@ -129,13 +130,13 @@ def _ops(body: Any) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _constant(expr: Any) -> int:
+def _constant(expr: tvm.ir.Expr) -> int:
     """The value of a constant expression; 0 for any other expression."""
     if isinstance(expr, int):
         return expr
     return int(expr.value) if isinstance(expr, tvm.tirx.IntImm) else 0
 
 
-def block_names(module: Any) -> list[str]:
+def block_names(module: IRModule) -> list[str]:
     """The names of the blocks of `main`, in the order of its `Computation`."""
     return [str(realize.block.name_hint) for realize in _blocks(module["main"].body)]

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import tvm
+    from tvm.ir import IRModule
 
 _RULES = ("Matmul", "GEMV", "Reduction", "GeneralReduction", "Fallback")
 
@@ -14,7 +18,7 @@ def default_schedules() -> Any:
     return dlight.ApplyDefaultSchedule(*(getattr(dlight.gpu, rule)() for rule in _RULES))
 
 
-def scheduled(module: Any, target: Any) -> Any:
+def scheduled(module: IRModule, target: tvm.target.Target) -> Any:
     """`module` with its unscheduled functions scheduled for the GPU `target`."""
     with target:
         return default_schedules()(module)

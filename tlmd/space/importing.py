@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from tvm.s_tir import Trace
+from tvm.s_tir.schedule import Instruction
 
 from tlmd.data.computation import DecisionKind, OpenDecision
 from tlmd.data.types import Candidate, Decision
@@ -21,7 +22,7 @@ from tlmd.space.space import TaskSpace, module_hash
 _DIGITS = 6  # of probabilities, which JSON may have rounded
 
 
-def candidate_of(space: TaskSpace, trace: Any) -> Candidate | None:
+def candidate_of(space: TaskSpace, trace: Trace) -> Candidate | None:
     """The candidate with the program of `trace`; None if no sketch of `space` contains it.
 
     Postprocessors, names of random variables and instructions without effect are ignored. If the
@@ -54,18 +55,18 @@ def _sketch_form(space: TaskSpace, index: int) -> tuple[str, tuple[int, ...]]:
     return form, tuple(at[inst] for inst in live)
 
 
-def _form(trace: Any) -> tuple[str, list[Any]]:
+def _form(trace: Trace) -> tuple[str, list[Any]]:
     """The form of a trace: a text without decisions, to compare traces; and its instructions."""
     insts = [inst for inst in trace.insts if not _is_parallel(inst)]
     bare = Trace(insts, dict(trace.decisions.items())).simplified(True)
     return json.dumps(_rounded(plain_trace(bare)[0])), list(bare.insts)
 
 
-def _is_parallel(inst: Any) -> bool:
+def _is_parallel(inst: Instruction) -> bool:
     return inst.kind.name == "Annotate" and str(inst.attrs[0]) == PARALLEL
 
 
-def _parallel_extent(trace: Any) -> int:
+def _parallel_extent(trace: Trace) -> int:
     extents = [int(inst.inputs[1]) for inst in trace.insts if _is_parallel(inst)]
     return extents[0] if extents else 0
 
@@ -76,7 +77,7 @@ def _rounded(value: Any) -> Any:
     return round(value, _DIGITS) if isinstance(value, float) else value
 
 
-def _decision(trace: Any, inst: Any) -> Decision | None:
+def _decision(trace: Trace, inst: Instruction) -> Decision | None:
     value = trace.get_decision(inst)
     if value is None:
         return None
@@ -128,7 +129,7 @@ def is_legal(open_decision: OpenDecision, value: Decision) -> bool:
     return True
 
 
-def _has_program_of(space: TaskSpace, candidate: Candidate, trace: Any) -> bool:
+def _has_program_of(space: TaskSpace, candidate: Candidate, trace: Trace) -> bool:
     """Whether TVM can apply the candidate, and its program is the program of `trace`."""
     try:
         final = space.finish(candidate)

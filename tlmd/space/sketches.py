@@ -6,6 +6,7 @@ import json
 from math import prod
 from typing import Any
 
+from tvm.s_tir import Trace
 from tvm.tirx import FloatImm, IntImm
 
 from tlmd.data.computation import Computation, DecisionKind, OpenDecision, Sketch
@@ -21,13 +22,13 @@ _TILING = "meta_schedule.tiling_structure"
 _TENSORIZE = ("meta_schedule.auto_tensorize", "meta_schedule.auto_tensorize_init")
 
 
-def plain_trace(trace: Any) -> PlainTrace:
+def plain_trace(trace: Trace) -> PlainTrace:
     """The JSON form of a TVM trace, with TVM numbers converted to Python numbers."""
     insts, decisions = trace.as_json(remove_postproc=True)
     return [_plain(insts), _plain(decisions)]
 
 
-def instructions(trace: Any) -> str:
+def instructions(trace: Trace) -> str:
     """The instructions of a TVM trace as text, without its decisions."""
     return json.dumps(plain_trace(trace)[0])
 

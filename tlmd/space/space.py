@@ -9,6 +9,7 @@ from typing import Any
 
 import tvm
 import tvm_ffi
+from tvm.ir import IRModule
 from tvm.s_tir import Schedule, Trace
 from tvm.s_tir.schedule import Instruction
 
@@ -156,7 +157,7 @@ class TaskSpace:
         schedule = Schedule(self.module, seed=_SEED)
         blocks: list[Any] = []
 
-        def provide(inst: Any, inputs: Any, _attrs: Any, decision: Any) -> Any:
+        def provide(inst: Instruction, inputs: Any, _attrs: Any, decision: Any) -> Any:
             if inst.kind.name == "SampleComputeLocation":
                 blocks[:] = [inputs[0]]
             return decision
@@ -174,7 +175,7 @@ class TaskSpace:
             guess = legal - 1
         return tuple(reversed(locations))
 
-    def _apply(self, trace: Any, schedule: Any, provider: Any = None) -> None:
+    def _apply(self, trace: Trace, schedule: Schedule, provider: Any = None) -> None:
         try:
             trace.apply_to_schedule(schedule, remove_postproc=True, decision_provider=provider)
         except applying.TVM_ERRORS as error:
@@ -193,7 +194,7 @@ class TaskSpace:
                 by_inst[insts[at[open_decision.inst]]] = decision[0] if single else list(decision)
         return by_inst
 
-    def _applied(self, sketch: int, trace: Any, parallel: dict[int, int]) -> tuple[Decision, ...]:
+    def _applied(self, sketch: int, trace: Trace, parallel: dict[int, int]) -> tuple[Decision, ...]:
         """The decisions in the trace of a schedule, which TVM has applied."""
         insts = trace.insts
         at = self._positions(sketch, 0 in parallel.values())
@@ -230,7 +231,7 @@ class TaskSpace:
         return insts
 
 
-def module_hash(module: Any) -> str:
+def module_hash(module: IRModule) -> str:
     """Structural hash of a final module on this platform, which finds equal programs."""
     return f"{tvm_ffi.structural_hash(module) & (2**64 - 1):016x}"
 

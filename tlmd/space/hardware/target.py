@@ -63,7 +63,7 @@ def tvm_target(info: TargetInfo) -> Any:
     return tvm.target.Target(json.loads(info.spec))
 
 
-def vector_unit(target: Any) -> VectorUnit:
+def vector_unit(target: tvm.target.Target) -> VectorUnit:
     """What the vector instructions of a TVM target work on."""
     if str(target.kind.name) != "llvm":
         return VectorUnit(lanes=1)
@@ -104,7 +104,7 @@ def _native(cores: int) -> TargetInfo:
     return _describe(tvm.target.Target(config))
 
 
-def _changed_features(target: Any) -> list[str]:
+def _changed_features(target: tvm.target.Target) -> list[str]:
     """What this machine's CPU can do and tlmd uses, but LLVM's CPU of that name cannot.
 
     Virtual machines may hide the model of the CPU; LLVM then names an older one. And without its
@@ -121,7 +121,7 @@ def _changed_features(target: Any) -> list[str]:
     return [*(f"+{feature}" for feature in added), *(f"-{feature}" for feature in removed)]
 
 
-def _describe(target: Any) -> TargetInfo:
+def _describe(target: tvm.target.Target) -> TargetInfo:
     kind = str(target.kind.name)
     config = _target_config(target)
     if kind == "cuda":
@@ -169,7 +169,7 @@ def _card() -> TargetInfo:
     return _describe(tvm.target.Target(config))
 
 
-def _describe_cuda(target: Any, config: dict[str, Any]) -> TargetInfo:
+def _describe_cuda(target: tvm.target.Target, config: dict[str, Any]) -> TargetInfo:
     isa = str(config.get("arch", "sm_70"))
     spec = json.dumps(config, sort_keys=True, separators=(",", ":"))
     shared = int(config.get("max_shared_memory_per_block", 49152))
@@ -179,7 +179,7 @@ def _describe_cuda(target: Any, config: dict[str, Any]) -> TargetInfo:
     return TargetInfo(spec, "cuda", "cuda", isa, warp_bits, 1, shared, l2, 0, fingerprint)
 
 
-def _target_config(target: Any) -> dict[str, Any]:
+def _target_config(target: tvm.target.Target) -> dict[str, Any]:
     config = json.loads(str(target))
     # TVM derives these keys again. Without them, equal targets have equal specs.
     return {k: v for k, v in config.items() if k not in ("keys", "tag") and v != ""}
@@ -191,14 +191,14 @@ def architecture(triple: str) -> str:
     return {"amd64": "x86_64", "arm64": "aarch64"}.get(name.lower(), name.lower())
 
 
-def _vectors(target: Any, arch: str) -> tuple[str, int]:
+def _vectors(target: tvm.target.Target, arch: str) -> tuple[str, int]:
     """The instruction set that decides the width of vectors, and the width in bits."""
     with target:
         width = int(codegen.llvm_get_vector_width(target))
     return _isa(arch, _features(target), width)
 
 
-def _features(target: Any) -> set[str]:
+def _features(target: tvm.target.Target) -> set[str]:
     """What LLVM says that the CPU can do."""
     with target:
         return set(map(str, codegen.llvm_get_cpu_features(target)))

@@ -12,6 +12,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any
 
+from tvm.ir import IRModule
 from tvm.s_tir import Schedule
 
 from tlmd.alternatives.contraction import shape_of
@@ -41,7 +42,7 @@ class _Stages:
     depthwise: str
 
 
-def sketch(module: Any, unit: VectorUnit, parallel: int, cores: int) -> list[Any]:
+def sketch(module: IRModule, unit: VectorUnit, parallel: int, cores: int) -> list[Any]:
     """The trace of the sketch; empty where the program is anything else.
 
     `unit`: vectors of the target; `parallel`: the default extent of parallel loops; `cores`: of

@@ -14,7 +14,7 @@ EXTRA_RULES: tuple[Callable[[], Any], ...] = ()
 """Classes of TVM schedule rules (`PyScheduleRule`). Every context gets an object of each."""
 
 
-def in_one_order(generator: Any) -> Any:
+def in_one_order(generator: ms.SpaceGenerator) -> Any:
     """A space generator that makes the sketches of `generator` in the same order on every CPU.
 
     The language model has learnt this order. Each rule that TVM applies reverses the order of what
@@ -31,12 +31,12 @@ def in_one_order(generator: Any) -> Any:
     return _generator(rules, generator)
 
 
-def with_extra_rules(generator: Any) -> Any:
+def with_extra_rules(generator: ms.SpaceGenerator) -> Any:
     """A space generator with the rules and postprocessors of `generator`, and ours after them."""
     return _generator([*generator.sch_rules, *(rule() for rule in EXTRA_RULES)], generator)
 
 
-def _generator(sketch_rules: list[Any], like: Any) -> Any:
+def _generator(sketch_rules: list[Any], like: ms.SpaceGenerator) -> Any:
     """A space generator with these rules and the postprocessors of another one."""
     return ms.space_generator.PostOrderApply(
         sch_rules=sketch_rules, postprocs=list(like.postprocs), mutator_probs={}

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from tvm import tirx
+from tvm.ir import IRModule
 from tvm.s_tir import Schedule
 
 from tlmd.alternatives.scheduling import block_names, is_spatial
@@ -17,7 +18,7 @@ from tlmd.space.sketches import PARALLEL
 _MOST = 64  # elements of a tile's side
 
 
-def sketch(module: Any, parallel: int) -> list[Any]:
+def sketch(module: IRModule, parallel: int) -> list[Any]:
     """The trace of the sketch; empty where the program does more than to move data.
 
     `parallel`: the default extent of parallel loops.

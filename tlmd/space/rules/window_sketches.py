@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from tvm import tirx
+from tvm.ir import IRModule
 from tvm.s_tir import Schedule
 
 from tlmd.alternatives.expressions import REDUCTION, SPATIAL
@@ -24,7 +25,7 @@ _MOST_UNROLLED = 8  # columns of a window
 _FEWEST_LANES = 4
 
 
-def sketch(module: Any, unit: VectorUnit, parallel: int) -> list[Any]:
+def sketch(module: IRModule, unit: VectorUnit, parallel: int) -> list[Any]:
     """The trace of the sketch; empty where the program does anything else.
 
     `unit`: vectors of the target; `parallel`: the default extent of parallel loops.
