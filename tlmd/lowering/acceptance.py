@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,6 +23,9 @@ from tlmd.models import frontends
 from tlmd.models.sources import SourceModel, first_line
 from tlmd.space.hardware import host_cpu
 from tlmd.space.hardware import target as targets
+
+if TYPE_CHECKING:
+    from tvm import relax
 
 _TOLERANCE = {"float64": 1e-3, "float32": 1e-3, "float16": 2e-2, "bfloat16": 6e-2}
 _COARSE = 0.3  # of the formats with fewer bits
@@ -134,7 +137,9 @@ def _expected(source: SourceModel) -> tuple[Expected, str]:
     return expected, ""
 
 
-def _largest_error(source: SourceModel, executable: Any, expected: Expected) -> float:
+def _largest_error(
+    source: SourceModel, executable: relax.VMExecutable, expected: Expected
+) -> float:
     """The largest relative error of any output. Raises `BadInput` if one is wrong."""
     run = _runner(executable)
     names = [path or "the output" for path, _ in source.outputs.tensors()]
@@ -149,7 +154,7 @@ def _largest_error(source: SourceModel, executable: Any, expected: Expected) -> 
     return worst
 
 
-def _runner(executable: Any) -> Callable[[list[np.ndarray]], list[np.ndarray]]:
+def _runner(executable: relax.VMExecutable) -> Callable[[list[np.ndarray]], list[np.ndarray]]:
     """A function that runs an executable of this process."""
     import tvm
     from tvm import relax

@@ -7,7 +7,10 @@ import io
 import keyword
 import tokenize
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tvm.ir import IRModule
 
 # Part of every id. Change it when the canonical text changes, so that old ids match no new ones.
 VERSION = "t1"
@@ -20,7 +23,7 @@ _SKIPPED = {
 }
 
 
-def task_id(module: Any) -> str:
+def task_id(module: IRModule) -> str:
     """The id of a TensorIR module with one function `main`.
 
     Modules that differ only in names (of functions, buffers, loops, blocks) have the same id. Other
@@ -31,7 +34,7 @@ def task_id(module: Any) -> str:
     return f"{VERSION}{digest[:30]}"
 
 
-def canonical_tokens(module: Any) -> Iterator[str]:
+def canonical_tokens(module: IRModule) -> Iterator[str]:
     """The words of the module's TVMScript, with names replaced by ``v0``, ``v1``, ... in order."""
     func = module["main"]
     for attr in ("global_symbol", "op_pattern"):

@@ -60,7 +60,7 @@ class Compiled:
 
 def lower(
     module: IRModule,
-    target: Any,
+    target: tvm.target.Target,
     shared: dict[str, Any] | None = None,
     *,
     restructure: bool = True,
@@ -151,7 +151,7 @@ def _loop_passes(expansions: bool) -> list[Any]:
     ]
 
 
-def _remove_patterns(module: IRModule, _context: Any) -> IRModule:
+def _remove_patterns(module: IRModule, _context: PassContext) -> IRModule:
     """Remove attributes of functions, so that the database finds equal functions equal.
 
     Those that say what a function was made from become one attribute of the module.
@@ -174,10 +174,10 @@ def _relax_functions(module: IRModule) -> list[Any]:
     return [f for f in module.functions.values() if isinstance(f, relax.Function)]
 
 
-def _operators(func: Any) -> set[str]:
+def _operators(func: relax.Function) -> set[str]:
     names: set[str] = set()
 
-    def visit(expr: Any) -> None:
+    def visit(expr: relax.Expr) -> None:
         if isinstance(expr, relax.Call) and isinstance(expr.op, tvm.ir.Op):
             names.add(str(expr.op.name))
 
@@ -207,7 +207,7 @@ def as_task(key: str, module: IRModule, name: str, weight: int, target_info: Tar
     return Task(key, name, weight, _flops(module), str(tvm.ir.save_json(module)), target_info)
 
 
-def tuning_module(func: Any) -> IRModule:
+def tuning_module(func: tvm.tirx.PrimFunc) -> IRModule:
     """Convert a function of a model to the module by which MetaSchedule's database finds it."""
     normalise = tvm.get_global_func("tvm.s_tir.meta_schedule.normalize_mod")
     # Pass a function: TVM would not rename the function of a module, and would find no record.
@@ -220,7 +220,7 @@ def _calls(lowered: IRModule) -> dict[Any, list[Any]]:
     calls: dict[Any, list[Any]] = {}
     call_tir = tvm.ir.Op.get("relax.call_tir")
 
-    def visit(expr: Any) -> None:
+    def visit(expr: relax.Expr) -> None:
         if isinstance(expr, relax.Call) and expr.op == call_tir:
             calls.setdefault(expr.args[0], []).append(expr)
 
@@ -238,7 +238,7 @@ def _constants(sites: list[Any]) -> tuple[int, ...]:
     return tuple(sorted(set.intersection(*per_call)))
 
 
-def is_tunable(func: Any) -> bool:
+def is_tunable(func: tvm.tirx.PrimFunc) -> bool:
     """Whether a function is made of blocks and not scheduled; TVM writes some as plain loops."""
     if not isinstance(func, tvm.tirx.PrimFunc) or (func.attrs and func.attrs.get(_SCHEDULED)):
         return False
@@ -253,7 +253,9 @@ def _flops(module: IRModule) -> float:
         return 0.0
 
 
-def compile_model(lowered: IRModule, target: Any, database: Any | None = None) -> Compiled:
+def compile_model(
+    lowered: IRModule, target: tvm.target.Target, database: Any | None = None
+) -> Compiled:
     """Compile a module of `lower`, with the best record of `database` for each function.
 
     The executable's `main` has the inputs and outputs of the model (a tuple of tensors).
@@ -274,7 +276,7 @@ def save(lowered: IRModule, path: Path) -> None:
     path.write_text(str(tvm.ir.save_json(lowered)))
 
 
-def _build_pipeline(target: Any) -> Any:
+def _build_pipeline(target: tvm.target.Target) -> Any:
     """TVM's pipeline without its second round of fusion, which would undo `lower`."""
     on_cpu = str(target.kind.name) == "llvm"
     backend = "cpu_generic" if on_cpu else "cuda"

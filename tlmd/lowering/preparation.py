@@ -13,6 +13,7 @@ from tlmd.lowering import lowering
 from tlmd.lowering.alternatives import with_alternatives
 from tlmd.lowering.passes import quantisation
 from tlmd.models import frontends
+from tlmd.models.sources import SourceModel
 from tlmd.space.hardware import target as targets
 
 
@@ -54,7 +55,7 @@ def merged_tasks(models: Sequence[LoweredModel]) -> list[Task]:
 
 
 def lower_source(
-    spec: ModelSpec, source: Any, target: TargetInfo, shared: dict[str, Any] | None = None
+    spec: ModelSpec, source: SourceModel, target: TargetInfo, shared: dict[str, Any] | None = None
 ) -> LoweredModel:
     """Lower a loaded model to its tasks. Raises `Failed` if it has none.
 

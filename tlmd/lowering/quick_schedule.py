@@ -11,6 +11,7 @@ import math
 from random import Random
 from typing import Any
 
+import tvm
 from tvm.s_tir import meta_schedule as ms
 
 from tlmd.data.computation import DecisionKind
@@ -25,7 +26,7 @@ _ROWS = 8
 _REGISTERS = 384  # elements of float32; more are spilled to memory
 
 
-def database(tasks: list[Task], target: Any) -> Any:
+def database(tasks: list[Task], target: tvm.target.Target) -> Any:
     """A database in memory with one program for each heavy task that has open decisions."""
     schedules = ms.database.MemoryDatabase(module_equality="structural")
     for task in tasks:
@@ -34,7 +35,7 @@ def database(tasks: list[Task], target: Any) -> Any:
     return schedules
 
 
-def _commit(schedules: Any, task: Task, target: Any) -> None:
+def _commit(schedules: ms.database.Database, task: Task, target: tvm.target.Target) -> None:
     space = TaskSpace(task)
     rng = Random(0)
     drawn = [space.random(rng) for _ in range(_DRAWS)]

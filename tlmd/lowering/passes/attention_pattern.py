@@ -56,11 +56,11 @@ class FoundAttention:
 class AttentionPattern:
     """Recognises attention in one Relax function."""
 
-    def __init__(self, func: Any) -> None:
+    def __init__(self, func: relax.Function) -> None:
         self.values = relax.analysis.get_var2val(func)
         self.uses = uses_of(func)
 
-    def find(self, call: Any) -> FoundAttention | None:
+    def find(self, call: relax.Call) -> FoundAttention | None:
         """The attention that ends with `call`, a matmul of weights and value; None if none does."""
         if op_name(call) != "relax.matmul":
             return None
@@ -89,13 +89,13 @@ class AttentionPattern:
         bias = self._bias(scores.bias, attention)
         return None if bias is None else FoundAttention(attention, views, bias)
 
-    def value(self, expr: Any) -> Any:
+    def value(self, expr: relax.Expr) -> Any:
         """What a variable stands for."""
         while isinstance(expr, relax.Var) and expr in self.values:
             expr = self.values[expr]
         return expr
 
-    def _only(self, expr: Any, uses: int = 1) -> Any:
+    def _only(self, expr: relax.Expr, uses: int = 1) -> Any:
         """What a variable stands for, through reshapes; None if anything else uses it."""
         while isinstance(expr, relax.Var) and expr in self.values:
             if self.uses[expr] != uses:
@@ -105,7 +105,7 @@ class AttentionPattern:
                 expr = expr.args[0]
         return expr
 
-    def _softmax(self, expr: Any) -> tuple[Any, bool]:
+    def _softmax(self, expr: relax.Expr) -> tuple[Any, bool]:
         """A softmax, and whether rows without any key become 0, as PyTorch's functions do."""
         value = self._only(expr)
         if op_name(value) != "relax.where":
@@ -126,7 +126,7 @@ class AttentionPattern:
             (softmax, True) if is_lowest and scores[0].same_as(softmax.args[0]) else (None, False)
         )
 
-    def _scores(self, expr: Any, uses: int) -> _Scores | None:
+    def _scores(self, expr: relax.Expr, uses: int) -> _Scores | None:
         """What is given to a softmax, if it is the scaled and biased matmul of two tensors."""
         value, bias = self._only(expr, uses), None
         if op_name(value) == "relax.add":
@@ -143,7 +143,7 @@ class AttentionPattern:
         matmul, scale = scaled
         return _Scores(matmul.args[0], matmul.args[1], scale, bias)
 
-    def _scaled(self, value: Any) -> tuple[Any, float] | None:
+    def _scaled(self, value: relax.Expr) -> tuple[Any, float] | None:
         """A matmul and the number that it is multiplied by."""
         scale = 1.0
         while (times := factor_of(value)) is not None:
@@ -151,7 +151,9 @@ class AttentionPattern:
             value = self._only(value.args[0])
         return (value, scale) if op_name(value) == "relax.matmul" else None
 
-    def _views(self, query: Any, key: Any, value: Any) -> tuple[View, View, View] | None:
+    def _views(
+        self, query: relax.Expr, key: relax.Expr, value: relax.Expr
+    ) -> tuple[View, View, View] | None:
         """The operands before their transposes; as they are if these do not fit each other."""
         wanted = (query, "BHLD"), (key, "BHDL"), (value, "BHLD")
         views = [self._view(expr, order) for expr, order in wanted]
@@ -164,7 +166,7 @@ class AttentionPattern:
             return None
         return first, second, third
 
-    def _view(self, expr: Any, order: str) -> View | None:
+    def _view(self, expr: relax.Expr, order: str) -> View | None:
         """The tensor that `expr` is a view of."""
         shape, value = static_shape(expr), self.value(expr)
         if shape is None:
@@ -186,7 +188,7 @@ class AttentionPattern:
             return view and replace(view, factor=view.factor * times)
         return View(expr, Operand(order, shape))
 
-    def _repeated(self, value: Any) -> Any | None:
+    def _repeated(self, value: relax.Expr) -> Any | None:
         """The tensor of which `value` has each head several times, as grouped queries need it."""
         steps = ("relax.reshape", "relax.broadcast_to", "relax.reshape")
         shapes = [static_shape(value)]
@@ -203,7 +205,7 @@ class AttentionPattern:
         is_repeat = narrow == (images, heads, 1, *rest) and wide[:2] == (images, heads)
         return expr if is_repeat and wide[3:] == tuple(rest) == flat[-2:] else None
 
-    def _plain(self, expr: Any, order: str) -> View | None:
+    def _plain(self, expr: relax.Expr, order: str) -> View | None:
         """`expr` as it is, ``[groups, rows, elements]``, with one head for each group."""
         shape = static_shape(expr)
         if shape is None or len(shape) != _RANK - 1:

@@ -51,7 +51,7 @@ class _Move:
     """Whether it leaves some out."""
 
 
-def columns_of(expr: Any, order: str, value_of: Callable[[Any], Any]) -> View | None:
+def columns_of(expr: relax.Expr, order: str, value_of: Callable[[Any], Any]) -> View | None:
     """The view of the matrix that `expr` is some columns of; None if it is no part of any.
 
     `order` of `expr`: ``BHLD`` or ``BHDL``; it may have the first two dimensions as one. `value_of`
@@ -105,7 +105,7 @@ def _operand(shape: tuple[int, ...], moves: tuple[_Move, ...]) -> Operand | None
     return None
 
 
-def _move(value: Any, value_of: Callable[[Any], Any]) -> tuple[Any, _Move] | None:
+def _move(value: relax.Expr, value_of: Callable[[Any], Any]) -> tuple[Any, _Move] | None:
     """What `value` is made of, and how; None if not by a move."""
     name, shape = op_name(value), static_shape(value)
     if isinstance(value, relax.TupleGetItem):
@@ -127,7 +127,7 @@ def _move(value: Any, value_of: Callable[[Any], Any]) -> tuple[Any, _Move] | Non
     return None
 
 
-def _section(split: Any, index: int) -> tuple[Any, _Move] | None:
+def _section(split: relax.Call, index: int) -> tuple[Any, _Move] | None:
     """One result of a split."""
     if op_name(split) != "relax.split":
         return None
@@ -140,7 +140,7 @@ def _split(places: Places, at: Any, axis: int, index: int) -> Places:
     return np.split(places, at, axis)[index]
 
 
-def _bounds(call: Any) -> tuple[tuple[int, ...], ...]:
+def _bounds(call: relax.Call) -> tuple[tuple[int, ...], ...]:
     """For each axis of a slice: the axis, the first element, the one after the last, the step."""
     listed = ([int(one) for one in argument.fields] for argument in call.args[1:])
     return tuple(zip(*listed, strict=True))

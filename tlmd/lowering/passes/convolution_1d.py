@@ -21,7 +21,7 @@ class SingleRows(PyExprMutator):  # type: ignore[misc]
     `SinkMoves` combines the moves between them, or puts them after what follows.
     """
 
-    def visit_call_(self, call: Any) -> Any:
+    def visit_call_(self, call: relax.Call) -> Any:
         call = super().visit_call_(call)
         if op_name(call) != "relax.nn.conv1d" or not has_constant_weights(call, "NCW", "OIW"):
             return call
@@ -45,5 +45,5 @@ class SingleRows(PyExprMutator):  # type: ignore[misc]
         flat = self._emit(relax.op.reshape(self._emit(row), (batch, out[2], out[1])))
         return relax.op.permute_dims(flat, [0, 2, 1])
 
-    def _emit(self, expr: Any) -> Any:
+    def _emit(self, expr: relax.Expr) -> Any:
         return self.builder_.emit(expr)

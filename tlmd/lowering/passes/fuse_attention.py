@@ -24,20 +24,21 @@ class FuseAttention(PyExprMutator):  # type: ignore[misc]
     What the call replaces has no other use and is removed as dead code afterwards.
     """
 
-    def prepare(self, func: Any) -> None:
+    def prepare(self, func: relax.Function) -> None:
         self.pattern = AttentionPattern(func)
 
-    def visit_call_(self, call: Any) -> Any:
+    def visit_call_(self, call: relax.Call) -> Any:
         matched = self.pattern.find(call)
         return super().visit_call_(call) if matched is None else self._fused(call, matched)
 
-    def _fused(self, call: Any, matched: FoundAttention) -> Any:
+    def _fused(self, call: relax.Call, matched: FoundAttention) -> Any:
         """The call of the attention, whose result has the shape of `call`."""
         tensors: list[View] = []
         places = []
         for view in matched.views:  # several may be parts of one tensor
             place = next((i for i, one in enumerate(tensors) if _is_same(one, view)), len(tensors))
-            tensors += [view] * (place == len(tensors))
+            if place == len(tensors):
+                tensors.append(view)
             places.append(place)
         query, key, value = places
         attention = replace(matched.attention, tensors=(query, key, value))

@@ -47,7 +47,7 @@ def _join(module: IRModule, _context: Any) -> IRModule:
             self.values = relax.analysis.get_var2val(func)
             self.uses = rewrites.uses_of(func)
 
-        def visit_call_(self, call: Any) -> Any:
+        def visit_call_(self, call: relax.Call) -> Any:
             first = self.expansion(call)
             if first is None:
                 return super().visit_call_(call)
@@ -59,7 +59,7 @@ def _join(module: IRModule, _context: Any) -> IRModule:
             arguments = [self.visit_expr(one) for one in (*first.args, *call.args[1:])]
             return relax.Call(made[key], arguments)
 
-        def expansion(self, call: Any) -> Any:
+        def expansion(self, call: relax.Call) -> Any:
             """The call of the large expansion that only this call of a depthwise one reads."""
             if call.op not in groups or not call.args or self.uses[call.args[0]] != 1:
                 return None
@@ -76,11 +76,11 @@ def _is_group(func: Any) -> bool:
     return bool(isinstance(func, relax.Function) and func.attrs and _PRIMITIVE in func.attrs)
 
 
-def _bindings(group: Any) -> list[Any]:
+def _bindings(group: relax.Function) -> list[Any]:
     return [binding for block in group.body.blocks for binding in block.bindings]
 
 
-def _shapes(group: Any) -> tuple[list[int], list[int], list[int]] | None:
+def _shapes(group: relax.Function) -> tuple[list[int], list[int], list[int]] | None:
     """Shapes of data, weights and result of the sum that a group begins with, in float32."""
     first = _bindings(group)[0]
     if rewrites.op_name(first.value) != "relax.call_tir" or len(first.value.args[1].fields) != 2:
@@ -96,7 +96,7 @@ def _shapes(group: Any) -> tuple[list[int], list[int], list[int]] | None:
     return (shapes[0], shapes[1], shapes[2]) if all(len(s) == 4 for s in shapes) else None
 
 
-def _is_large_expansion(group: Any) -> bool:
+def _is_large_expansion(group: relax.Function) -> bool:
     """Whether each element is a sum over all channels of few pixels, and the result is large."""
     shapes = _shapes(group)
     if shapes is None:
@@ -111,7 +111,7 @@ def _is_large_expansion(group: Any) -> bool:
     return is_suitable and 4 * math.prod(made[1:]) >= _LEAST_BYTES
 
 
-def _is_depthwise(group: Any) -> bool:
+def _is_depthwise(group: relax.Function) -> bool:
     shapes = _shapes(group)
     if shapes is None:
         return False
@@ -120,7 +120,7 @@ def _is_depthwise(group: Any) -> bool:
     return is_used_once and weights[2] == 1 and weights[3] == data[3] > 1
 
 
-def _joined(expansion: Any, depthwise: Any) -> Any:
+def _joined(expansion: relax.Function, depthwise: relax.Function) -> Any:
     """One group that does what the two do."""
     builder = relax.BlockBuilder()
     first = [relax.Var(f"a{i}", param.ty) for i, param in enumerate(expansion.params)]
@@ -133,7 +133,7 @@ def _joined(expansion: Any, depthwise: Any) -> Any:
     return builder.get()["main"].without_attr("global_symbol")
 
 
-def _emit(builder: Any, group: Any, arguments: list[Any]) -> Any:
+def _emit(builder: relax.BlockBuilder, group: relax.Function, arguments: list[Any]) -> Any:
     """Emit the bindings of a group with these arguments; its result."""
     values = dict(zip(group.params, arguments, strict=True))
     for binding in _bindings(group):

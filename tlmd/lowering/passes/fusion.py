@@ -61,7 +61,7 @@ def _fuse(module: IRModule, _context: Any) -> IRModule:
     return transform.FuseOps()(IRModule(marked, attrs=module.attrs))
 
 
-def _copied(functions: Mapping[str, Any], group: Any) -> set[str]:
+def _copied(functions: Mapping[str, Any], group: relax.Function) -> set[str]:
     """Names of the functions with the most conditions, if too many are copied in this group."""
     of_result: dict[Any, int] = {}
     own: dict[str, int] = {}
@@ -82,7 +82,7 @@ def _copied(functions: Mapping[str, Any], group: Any) -> set[str]:
     return {name for name, conditions in own.items() if conditions == most}
 
 
-def _copies(function: Any) -> _Copies:
+def _copies(function: tvm.tirx.PrimFunc) -> _Copies:
     """What one element of the result of a function copies; `reads` by parameter."""
     made = {
         parameter: _Copies(reads=Counter([index]))
@@ -90,7 +90,7 @@ def _copies(function: Any) -> _Copies:
     }
     copies = _Copies()
 
-    def visit(realize: Any) -> None:
+    def visit(realize: SBlockRealize) -> None:
         nonlocal copies
         block = realize.block
         if block.name_hint == "root":
@@ -106,10 +106,10 @@ def _copies(function: Any) -> _Copies:
 
 
 def _add_body(body: Any, made: dict[Any, _Copies], copies: _Copies) -> None:
-    def visit_read(read: Any) -> None:
+    def visit_read(read: tvm.ir.expr.TensorLoad) -> None:
         copies.add(made.get(read.source, _Copies()))
 
-    def visit_call(call: Any) -> None:
+    def visit_call(call: tvm.ir.Call) -> None:
         if str(call.op.name).endswith("if_then_else"):
             copies.conditions += 1
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tvm import te, tirx, topi
+from tvm import relax, te, tirx, topi
 
 
 def own_loops() -> dict[str, Any]:
@@ -17,15 +17,15 @@ def own_loops() -> dict[str, Any]:
     return {"relax.nn.relu": _relu, "relax.nn.relu6": _relu6, "relax.clip": _clip}
 
 
-def _relu(builder: Any, call: Any) -> Any:
+def _relu(builder: relax.BlockBuilder, call: relax.Call) -> Any:
     return builder.call_te(_within, call.args[0], 0, None, primfunc_name_hint="relu")
 
 
-def _relu6(builder: Any, call: Any) -> Any:
+def _relu6(builder: relax.BlockBuilder, call: relax.Call) -> Any:
     return builder.call_te(_within, call.args[0], 0, 6, primfunc_name_hint="relu6")
 
 
-def _clip(builder: Any, call: Any) -> Any:
+def _clip(builder: relax.BlockBuilder, call: relax.Call) -> Any:
     low, high = (arg.value.value for arg in call.args[1:])
     if "float" not in str(call.args[0].ty.dtype):
         return builder.call_te(topi.clip, call.args[0], low, high)

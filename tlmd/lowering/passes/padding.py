@@ -26,10 +26,10 @@ _CONVOLUTIONS: dict[str, Any] = {
 class FoldPadding(PyExprMutator):  # type: ignore[misc]
     """Adds zeros around the pixels to the padding of a convolution with channels first."""
 
-    def prepare(self, func: Any) -> None:
+    def prepare(self, func: relax.Function) -> None:
         self.values = relax.analysis.get_var2val(func)
 
-    def visit_call_(self, call: Any) -> Any:
+    def visit_call_(self, call: relax.Call) -> Any:
         make = _CONVOLUTIONS.get(op_name(call))
         if make is None or not str(call.attrs.data_layout).startswith("NC"):
             return super().visit_call_(call)
@@ -47,7 +47,7 @@ class FoldPadding(PyExprMutator):  # type: ignore[misc]
         )
 
 
-def _zeros(padded: Any) -> list[int] | None:
+def _zeros(padded: relax.Expr) -> list[int] | None:
     """How many zeros are before and after the pixels in each dimension; None for anything else."""
     if op_name(padded) != "relax.nn.pad" or str(padded.attrs.pad_mode) != "constant":
         return None

@@ -50,7 +50,7 @@ class _Projection:
 class CombineProjections(PyExprMutator):  # type: ignore[misc]
     """Replaces projections of attention with the same input by columns of one product."""
 
-    def prepare(self, func: Any) -> None:
+    def prepare(self, func: relax.Function) -> None:
         self.pattern = AttentionPattern(func)
         self.users: dict[Any, Any] = {
             argument: call
@@ -64,7 +64,7 @@ class CombineProjections(PyExprMutator):  # type: ignore[misc]
             if matched is not None:
                 self._plan([view.variable for view in matched.views])
 
-    def visit_call_(self, call: Any) -> Any:
+    def visit_call_(self, call: relax.Call) -> Any:
         if call not in self.columns:
             return super().visit_call_(call)
         group, first = self.columns[call]
@@ -100,7 +100,8 @@ class CombineProjections(PyExprMutator):  # type: ignore[misc]
                 value = self.pattern.value(waiting.pop(0))
                 seen += 1
                 if op_name(value) == "relax.matmul":
-                    matmuls += [] if any(value.same_as(one) for one in matmuls) else [value]
+                    if not any(value.same_as(one) for one in matmuls):
+                        matmuls.append(value)
                 elif isinstance(value, relax.TupleGetItem):
                     waiting.append(value.tuple_value)
                 elif isinstance(value, relax.Call):
@@ -108,7 +109,7 @@ class CombineProjections(PyExprMutator):  # type: ignore[misc]
                     waiting += [v for some in listed for v in some if isinstance(v, relax.Var)]
         return matmuls
 
-    def _projection(self, matmul: Any) -> _Projection | None:
+    def _projection(self, matmul: relax.Call) -> _Projection | None:
         """None if the weights are no constant matrix, or the product is used more than once."""
         data, weights = matmul.args
         is_matrix = isinstance(weights, GenericConst) and len(static_shape(weights) or ()) == 2
@@ -126,7 +127,7 @@ class CombineProjections(PyExprMutator):  # type: ignore[misc]
                 return _Projection(matmul, user, values, other.value.numpy())
         return _Projection(matmul, matmul, values, None)
 
-    def _only_user(self, matmul: Any) -> Any | None:
+    def _only_user(self, matmul: relax.Call) -> Any | None:
         """The only call that uses a call's result; None if something else does, too."""
         variables = [v for v, call in self.pattern.values.items() if call.same_as(matmul)]
         if len(variables) != 1 or self.pattern.uses[variables[0]] != 1:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from tvm import relax
-from tvm.ir import GenericConst
+from tvm.ir import GenericConst, IRModule
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tlmd.lowering.passes.reshapes import order_of
@@ -51,10 +51,10 @@ class _Weights:
 class IntegerProducts(PyExprMutator):  # type: ignore[misc]
     """Convolutions and matrix products of dequantised data and weights multiply integers."""
 
-    def prepare(self, func: Any) -> None:
+    def prepare(self, func: relax.Function) -> None:
         self.values = relax.analysis.get_var2val(func)
 
-    def visit_call_(self, call: Any) -> Any:
+    def visit_call_(self, call: relax.Call) -> Any:
         made = None
         if op_name(call) == _CONVOLUTION:
             layouts = str(call.attrs.data_layout), str(call.attrs.kernel_layout)
@@ -65,7 +65,7 @@ class IntegerProducts(PyExprMutator):  # type: ignore[misc]
             made = self._unchanged(call)
         return super().visit_call_(call) if made is None else made
 
-    def _convolution(self, call: Any) -> Any | None:
+    def _convolution(self, call: relax.Call) -> Any | None:
         data, weights = self._data(call.args[0]), self._weights(call.args[1], 0)
         if data is None or weights is None:
             return None
@@ -93,7 +93,7 @@ class IntegerProducts(PyExprMutator):  # type: ignore[misc]
         terms = math.prod(weights.values.shape[1:])
         return self._scaled(sums, shifted, scale * weights.scales.reshape(1, -1, 1, 1), terms)
 
-    def _unchanged(self, call: Any) -> Any | None:
+    def _unchanged(self, call: relax.Call) -> Any | None:
         """What is quantised as it was before it was dequantised: its bytes, or the largest ones."""
         pool = self._call(call.args[0], _POOL)
         before = self._call(call.args[0] if pool is None else pool.args[0], _DEQUANTIZE)
@@ -108,7 +108,7 @@ class IntegerProducts(PyExprMutator):  # type: ignore[misc]
         source = self.visit_expr(before.args[0])
         return source if pool is None else relax.Call(pool.op, [source], pool.attrs)
 
-    def _matrix_product(self, call: Any) -> Any | None:
+    def _matrix_product(self, call: relax.Call) -> Any | None:
         data, weights = self._data(call.args[0]), self._weights(call.args[1], -1)
         if data is None or weights is None or weights.values.ndim != 2:
             return None
@@ -117,7 +117,9 @@ class IntegerProducts(PyExprMutator):  # type: ignore[misc]
         shifted = zero * weights.values.sum(0, dtype=np.int64) if zero else None
         return self._scaled(sums, shifted, scale * weights.scales, len(weights.values))
 
-    def _scaled(self, sums: Any, shifted: Any | None, scales: Any, terms: int) -> Any:
+    def _scaled(
+        self, sums: relax.Expr, shifted: Any | None, scales: NDArray[Any], terms: int
+    ) -> Any:
         """``(sums - shifted) * scales`` in float32; `terms`: of each sum."""
         scaled = self.builder_.emit(sums)
         if shifted is not None:
@@ -129,12 +131,12 @@ class IntegerProducts(PyExprMutator):  # type: ignore[misc]
         relative = relax.const((scales / typical).astype("float32"), "float32")
         return relax.op.multiply(scaled, relative)
 
-    def _call(self, expr: Any, name: str) -> Any | None:
+    def _call(self, expr: relax.Expr, name: str) -> Any | None:
         """The call of this operator that made an expression; None if another one did."""
         value = self.values.get(expr) if isinstance(expr, relax.Var) else expr
         return value if op_name(value) == name else None
 
-    def _data(self, expr: Any) -> tuple[Any, float, int] | None:
+    def _data(self, expr: relax.Expr) -> tuple[Any, float, int] | None:
         """What was dequantised, in uint8, with its scale and zero point."""
         call = self._call(expr, _DEQUANTIZE)
         if call is None or isinstance(call.args[0], GenericConst):
@@ -154,7 +156,7 @@ class IntegerProducts(PyExprMutator):  # type: ignore[misc]
             source = self.builder_.emit(relax.op.astype(wide, "uint8"))
         return source, scale, zero + added
 
-    def _weights(self, expr: Any, channels: int) -> _Weights | None:
+    def _weights(self, expr: relax.Expr, channels: int) -> _Weights | None:
         """Weights with one scale for each element of the dimension `channels`, or for all."""
         moved = self._call(expr, "relax.permute_dims")
         call = self._call(expr if moved is None else moved.args[0], _DEQUANTIZE)
@@ -182,7 +184,7 @@ class IntegerProducts(PyExprMutator):  # type: ignore[misc]
 class SpellOutScales(PyExprMutator):  # type: ignore[misc]
     """Replaces `quantize` and `dequantize` by what they compute; those of constants are folded."""
 
-    def visit_call_(self, call: Any) -> Any:
+    def visit_call_(self, call: relax.Call) -> Any:
         call = super().visit_call_(call)
         if op_name(call) not in (_QUANTIZE, _DEQUANTIZE):
             return call
@@ -199,7 +201,9 @@ class SpellOutScales(PyExprMutator):  # type: ignore[misc]
             return self._dequantized(call.args[0], scale, zero, out)
         return self._quantized(call.args[0], scale, zero, out)
 
-    def _dequantized(self, source: Any, scale: Any, zero: Any, out: str) -> Any:
+    def _dequantized(
+        self, source: relax.Expr, scale: NDArray[Any], zero: NDArray[Any], out: str
+    ) -> Any:
         constant = _constant(source)
         if constant is not None:
             return relax.const(((constant - zero) * scale).astype(out), out)
@@ -209,7 +213,9 @@ class SpellOutScales(PyExprMutator):  # type: ignore[misc]
         value = relax.op.multiply(value, _number(scale))
         return value if out == "float32" else relax.op.astype(self.builder_.emit(value), out)
 
-    def _quantized(self, source: Any, scale: Any, zero: Any, out: str) -> Any:
+    def _quantized(
+        self, source: relax.Expr, scale: NDArray[Any], zero: NDArray[Any], out: str
+    ) -> Any:
         limits = np.iinfo(out)
         value = source
         if dtype_of(value) != "float32":
@@ -224,11 +230,11 @@ class SpellOutScales(PyExprMutator):  # type: ignore[misc]
         return relax.op.astype(value, out)
 
 
-def is_quantised(module: Any) -> bool:
+def is_quantised(module: IRModule) -> bool:
     """Whether a model has pairs of `quantize` and `dequantize`."""
     dequantizes = False
 
-    def visit(expr: Any) -> None:
+    def visit(expr: relax.Expr) -> None:
         nonlocal dequantizes
         dequantizes = dequantizes or op_name(expr) == _DEQUANTIZE
 
@@ -238,11 +244,11 @@ def is_quantised(module: Any) -> bool:
     return dequantizes
 
 
-def _constant(expr: Any) -> NDArray[Any] | None:
+def _constant(expr: relax.Expr) -> NDArray[Any] | None:
     return expr.value.numpy() if isinstance(expr, GenericConst) else None
 
 
-def _scale_and_zero(call: Any) -> tuple[float, int] | None:
+def _scale_and_zero(call: relax.Call) -> tuple[float, int] | None:
     """Scale and zero point of a `quantize` or `dequantize` with one of each; None for others."""
     scale, zero = (_constant(argument) for argument in call.args[1:])
     if scale is None or zero is None or scale.size != 1 or zero.size != 1:

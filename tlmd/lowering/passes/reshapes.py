@@ -28,7 +28,7 @@ _BINARY = {
 }
 
 
-def static_shape(expr: Any) -> tuple[int, ...] | None:
+def static_shape(expr: relax.Expr) -> tuple[int, ...] | None:
     """The shape of a tensor expression; None if it is not known."""
     shape = getattr(expr.ty, "shape", None)
     if shape is None or not all(isinstance(s, tirx.IntImm) for s in shape):
@@ -36,13 +36,13 @@ def static_shape(expr: Any) -> tuple[int, ...] | None:
     return tuple(int(s) for s in shape)
 
 
-def order_of(call: Any, rank: int) -> list[int]:
+def order_of(call: relax.Call, rank: int) -> list[int]:
     """The axes of a ``permute_dims`` call."""
     axes = call.attrs.axes
     return [int(a) for a in axes] if axes is not None else list(range(rank))[::-1]
 
 
-def _permuted_back(expr: Any, order: list[int]) -> Any:
+def _permuted_back(expr: relax.Expr, order: list[int]) -> Any:
     """The constant that a transpose by `order` makes `expr`; None for all else."""
     if not _is_bias(expr) or dtype_of(expr) not in _NUMPY or expr.ty.ndim != len(order):
         return None
@@ -50,7 +50,7 @@ def _permuted_back(expr: Any, order: list[int]) -> Any:
     return relax.const(values.copy(), dtype_of(expr))
 
 
-def _is_bias(expr: Any) -> bool:
+def _is_bias(expr: relax.Expr) -> bool:
     """Whether an expression is a constant with a value for each channel."""
     shape = static_shape(expr) or (1,)
     return isinstance(expr, GenericConst) and max(shape) == math.prod(shape) > 1
@@ -68,7 +68,7 @@ class SpellOutMoves(PyExprMutator):  # type: ignore[misc]
     ConvertLayout ends the process at a `squeeze` that has negative axes or none.
     """
 
-    def visit_call_(self, call: Any) -> Any:
+    def visit_call_(self, call: relax.Call) -> Any:
         call = super().visit_call_(call)
         shape = static_shape(call)
         if op_name(call) not in ("relax.squeeze", "relax.expand_dims") or shape is None:
@@ -81,7 +81,7 @@ class SpellOutMoves(PyExprMutator):  # type: ignore[misc]
 class FoldMoves(PyExprMutator):  # type: ignore[misc]
     """Computes transposes and reshapes of weights in numpy. TVM would compile a kernel for each."""
 
-    def visit_call_(self, call: Any) -> Any:
+    def visit_call_(self, call: relax.Call) -> Any:
         call = super().visit_call_(call)
         name = op_name(call)
         if name not in ("relax.permute_dims", "relax.reshape"):
@@ -108,7 +108,7 @@ class SinkMoves(PyExprMutator):  # type: ignore[misc]
     A transpose that keeps the order of the elements becomes a reshape, which costs nothing.
     """
 
-    def visit_call_(self, call: Any) -> Any:
+    def visit_call_(self, call: relax.Call) -> Any:
         call = super().visit_call_(call)
         name = op_name(call)
         if static_shape(call) is None:
@@ -125,31 +125,31 @@ class SinkMoves(PyExprMutator):  # type: ignore[misc]
             return self._binary(call)
         return call
 
-    def _value(self, expr: Any) -> Any:
+    def _value(self, expr: relax.Expr) -> Any:
         while isinstance(expr, relax.Var):
             expr = self.lookup_binding(expr)
         return expr
 
-    def _reshaped(self, expr: Any) -> Any:
+    def _reshaped(self, expr: relax.Expr) -> Any:
         """The operand of the reshape `expr`; None if `expr` is not a reshape."""
         value = self._value(expr)
         if op_name(value) != "relax.reshape" or static_shape(value.args[0]) is None:
             return None
         return value.args[0]
 
-    def _permuted(self, expr: Any) -> tuple[Any, list[int]]:
+    def _permuted(self, expr: relax.Expr) -> tuple[Any, list[int]]:
         """The operand and the axes of the transpose `expr`; (None, []) if it is not a transpose."""
         value = self._value(expr)
         if op_name(value) != "relax.permute_dims":
             return None, []
         return value.args[0], order_of(value, int(value.ty.ndim))
 
-    def _reshape(self, expr: Any, shape: Any) -> Any:
+    def _reshape(self, expr: relax.Expr, shape: Any) -> Any:
         source = self._reshaped(expr)
         source = expr if source is None else source
         return source if static_shape(source) == shape else relax.op.reshape(source, shape)
 
-    def _permute(self, expr: Any, order: list[int]) -> Any:
+    def _permute(self, expr: relax.Expr, order: list[int]) -> Any:
         source, inner = self._permuted(expr)
         if source is not None:
             expr, order = source, [inner[axis] for axis in order]
@@ -161,14 +161,14 @@ class SinkMoves(PyExprMutator):  # type: ignore[misc]
             return self._reshape(expr, tuple(shape[axis] for axis in order))
         return relax.op.permute_dims(expr, order)
 
-    def _unary(self, call: Any) -> Any:
+    def _unary(self, call: relax.Call) -> Any:
         source = self._reshaped(call.args[0])
         if source is not None:
             return relax.op.reshape(self._redo(call, [source]), static_shape(call))
         source, order = self._permuted(call.args[0])
         return call if source is None else self._permute(self._redo(call, [source]), order)
 
-    def _binary(self, call: Any) -> Any:
+    def _binary(self, call: relax.Call) -> Any:
         rewritten = self._before_transposes(call)
         if rewritten is not None:
             return rewritten
@@ -190,7 +190,7 @@ class SinkMoves(PyExprMutator):  # type: ignore[misc]
                 return relax.op.reshape(self._redo(call, args), static_shape(call))
         return call
 
-    def _before_transposes(self, call: Any) -> Any:
+    def _before_transposes(self, call: relax.Call) -> Any:
         """Apply the operator before the transposes of its operands; None if these differ."""
         (left, order), (right, other) = map(self._permuted, call.args)
         if left is not None and right is not None and order == other:
@@ -220,9 +220,9 @@ class SinkMoves(PyExprMutator):  # type: ignore[misc]
             return None
         return self._emit(self._reshape(other, kept))
 
-    def _redo(self, call: Any, args: list[Any]) -> Any:
+    def _redo(self, call: relax.Call, args: list[Any]) -> Any:
         """The same operator with other arguments."""
         return self._emit(relax.Call(call.op, args, call.attrs))
 
-    def _emit(self, expr: Any) -> Any:
+    def _emit(self, expr: relax.Expr) -> Any:
         return self.builder_.emit(expr) if isinstance(expr, relax.Call) else expr

@@ -38,18 +38,18 @@ def apply(mutators: list[type[Any]]) -> Any:
     return transform.module_pass(rewrite, opt_level=0, name="TlmdRewrites")
 
 
-def op_name(call: Any) -> str:
+def op_name(call: relax.Expr) -> str:
     """The name of the called operator; empty if `call` is not a call of an operator."""
     op = getattr(call, "op", None)
     return str(op.name) if isinstance(op, Op) else ""
 
 
-def dtype_of(expr: Any) -> str:
+def dtype_of(expr: relax.Expr) -> str:
     """The dtype of a tensor expression."""
     return str(expr.ty.dtype.dtype if hasattr(expr.ty.dtype, "dtype") else expr.ty.dtype)
 
 
-def factor_of(value: Any) -> float | None:
+def factor_of(value: relax.Expr) -> float | None:
     """The number by which `value` is multiplied, if it is a product with a number."""
     name = op_name(value)
     if name not in ("relax.multiply", "relax.divide"):
@@ -61,7 +61,7 @@ def factor_of(value: Any) -> float | None:
     return factor if name == "relax.multiply" else 1 / (factor or math.inf)
 
 
-def has_constant_weights(call: Any, data: str, kernel: str) -> bool:
+def has_constant_weights(call: relax.Call, data: str, kernel: str) -> bool:
     """Whether a convolution has constant weights in float32, and these layouts."""
     layouts = (str(call.attrs.data_layout), str(call.attrs.kernel_layout))
     if layouts != (data, kernel) or str(call.attrs.out_layout) not in (data, ""):
@@ -69,11 +69,11 @@ def has_constant_weights(call: Any, data: str, kernel: str) -> bool:
     return isinstance(call.args[1], GenericConst) and dtype_of(call.args[1]) == "float32"
 
 
-def uses_of(func: Any) -> Counter[Any]:
+def uses_of(func: relax.Function) -> Counter[Any]:
     """How often each variable of a Relax function is used."""
     uses: Counter[Any] = Counter()
 
-    def count(expr: Any) -> None:
+    def count(expr: relax.Expr) -> None:
         fields = getattr(expr, "args", ()) if isinstance(expr, relax.Call) else ()
         fields = expr.fields if isinstance(expr, relax.Tuple) else fields
         if isinstance(expr, relax.SeqExpr):
@@ -89,14 +89,14 @@ def uses_of(func: Any) -> Counter[Any]:
 class FoldNormalisation(PyExprMutator):  # type: ignore[misc]
     """Folds batch normalisation into the convolution before it, or into a multiply and an add."""
 
-    def prepare(self, func: Any) -> None:
+    def prepare(self, func: relax.Function) -> None:
         self.values = relax.analysis.get_var2val(func)
         self.uses = uses_of(func)
 
-    def _value(self, expr: Any) -> Any:
+    def _value(self, expr: relax.Expr) -> Any:
         return self.values.get(expr) if isinstance(expr, relax.Var) else expr
 
-    def visit_tuple_getitem_(self, get: Any) -> Any:
+    def visit_tuple_getitem_(self, get: relax.TupleGetItem) -> Any:
         call = self._value(get.tuple_value)
         if get.index != 0 or op_name(call) != "relax.nn.batch_norm":
             return super().visit_tuple_getitem_(get)
@@ -143,7 +143,7 @@ class SpellOut(PyExprMutator):  # type: ignore[misc]
     so that NaN stays NaN (`legalisation`).
     """
 
-    def visit_call_(self, call: Any) -> Any:
+    def visit_call_(self, call: relax.Call) -> Any:
         call = super().visit_call_(call)
         name = op_name(call)
         if name == "relax.clip" and dtype_of(call.args[0]) in ("float32", "float16"):
@@ -152,7 +152,7 @@ class SpellOut(PyExprMutator):  # type: ignore[misc]
             return self._power(call)
         return call
 
-    def _clip(self, call: Any) -> Any:
+    def _clip(self, call: relax.Call) -> Any:
         value, low, high = call.args[0], *(self._bound(a) for a in call.args[1:])
         if low is None or high is None:
             return call
@@ -164,7 +164,7 @@ class SpellOut(PyExprMutator):  # type: ignore[misc]
             value = relax.op.minimum(relax.const(high, dtype), value)
         return value
 
-    def _power(self, call: Any) -> Any:
+    def _power(self, call: relax.Call) -> Any:
         base, exponent = call.args[0], call.args[1].value.numpy()
         if exponent.size != 1 or exponent.item() not in (2, 3) or exponent.ndim > base.ty.ndim:
             return call
@@ -188,7 +188,7 @@ class VectorMath(PyExprMutator):  # type: ignore[misc]
     of the result.
     """
 
-    def visit_call_(self, call: Any) -> Any:
+    def visit_call_(self, call: relax.Call) -> Any:
         call = super().visit_call_(call)
         name = op_name(call)
         if name not in _POLYNOMIALS or dtype_of(call.args[0]) != "float32":

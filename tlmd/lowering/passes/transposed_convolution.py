@@ -62,7 +62,7 @@ class Side:
         return -low, self.steps + high - self.inputs
 
 
-def as_convolution(weights: NDArray[Any], sides: tuple[Side, Side]) -> NDArray[Any]:
+def as_convolution(weights: relax.Expr, sides: tuple[Side, Side]) -> NDArray[Any]:
     """The weights ``[H, W, I, s, s, O]`` of the convolution, for weights ``[I, O, h, w]``."""
     (top, bottom), (left, right) = (side.taps for side in sides)
     inputs, outputs, *_ = weights.shape
@@ -77,12 +77,12 @@ def as_convolution(weights: NDArray[Any], sides: tuple[Side, Side]) -> NDArray[A
     return made
 
 
-def add_patches(patches: Any, sides: tuple[Side, Side]) -> Any:
+def add_patches(patches: te.Tensor, sides: tuple[Side, Side]) -> Any:
     """The image ``[n, y, x, O]``, for patches ``[n, H, W, h, w, O]`` of the input's pixels."""
     batch, *_, channels = patches.shape
     rows, columns = sides
 
-    def value(n: Any, y: Any, x: Any, channel: Any) -> Any:
+    def value(n: tirx.Var, y: tirx.Var, x: tirx.Var, channel: tirx.Var) -> Any:
         terms = [
             tirx.if_then_else(
                 tirx.all(*inside_y, *inside_x), patches[n, i, j, h, w, channel], tirx.const(0.0)
@@ -108,7 +108,7 @@ def _patches_of(position: Any, side: Side) -> Iterator[tuple[Any, Any, list[Any]
 class TransposedConvolutions(PyExprMutator):  # type: ignore[misc]
     """Replaces those with constant weights, without groups and dilation."""
 
-    def visit_call_(self, call: Any) -> Any:
+    def visit_call_(self, call: relax.Call) -> Any:
         call = super().visit_call_(call)
         if op_name(call) != "relax.nn.conv2d_transpose" or not _is_plain(call):
             return call
@@ -134,10 +134,12 @@ class TransposedConvolutions(PyExprMutator):  # type: ignore[misc]
             image = self._convolved(data, weights, sides, out)
         return relax.op.permute_dims(image, [0, 3, 1, 2])
 
-    def _emit(self, expr: Any) -> Any:
+    def _emit(self, expr: relax.Expr) -> Any:
         return self.builder_.emit(expr)
 
-    def _from_one_pixel(self, data: Any, weights: Any, sides: Any, out: tuple[int, ...]) -> Any:
+    def _from_one_pixel(
+        self, data: relax.Expr, weights: relax.Expr, sides: Any, out: tuple[int, ...]
+    ) -> Any:
         """A matrix product: each output pixel needs one of the weights, or none."""
         inputs, outputs, *_ = weights.shape
         rows, columns = (
@@ -152,7 +154,9 @@ class TransposedConvolutions(PyExprMutator):  # type: ignore[misc]
         product = self._emit(relax.op.matmul(flat, matrix))
         return self._emit(relax.op.reshape(product, (out[0], out[2], out[3], outputs)))
 
-    def _from_patches(self, data: Any, weights: Any, sides: Any, shape: tuple[int, ...]) -> Any:
+    def _from_patches(
+        self, data: relax.Expr, weights: relax.Expr, sides: Any, shape: tuple[int, ...]
+    ) -> Any:
         (inputs, outputs, *window), (batch, _, *pixels) = weights.shape, shape
         flat = self._emit(relax.op.reshape(data, (batch * math.prod(pixels), inputs)))
         matrix = weights.transpose(0, 2, 3, 1).reshape(inputs, -1)
@@ -161,7 +165,9 @@ class TransposedConvolutions(PyExprMutator):  # type: ignore[misc]
         adding = partial(add_patches, sides=sides)
         return self.builder_.emit_te(adding, patches, primfunc_name_hint="add_patches")
 
-    def _convolved(self, data: Any, weights: Any, sides: Any, out: tuple[int, ...]) -> Any:
+    def _convolved(
+        self, data: relax.Expr, weights: relax.Expr, sides: Any, out: tuple[int, ...]
+    ) -> Any:
         made = as_convolution(weights, sides)
         rows, columns, strides = sides[0].steps, sides[1].steps, [s.stride for s in sides]
         (top, bottom), (left, right) = (side.pads for side in sides)
@@ -185,6 +191,6 @@ class TransposedConvolutions(PyExprMutator):  # type: ignore[misc]
         return self._emit(relax.op.strided_slice(image, [1, 2], [0, 0], list(out[2:])))
 
 
-def _is_plain(call: Any) -> bool:
+def _is_plain(call: relax.Call) -> bool:
     is_single = int(call.attrs.groups) == 1 and all(int(d) == 1 for d in call.attrs.dilation)
     return is_single and has_constant_weights(call, "NCHW", "IOHW")
