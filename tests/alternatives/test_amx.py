@@ -136,6 +136,7 @@ def made_for_unit(info: TargetInfo, precision: str, strict: bool = False) -> lis
     return [task for task in tasks if task.alternative in (AMX_BF16.name, AMX_PARTS.name)]
 
 
+@pytest.mark.slow
 def test_only_what_can_use_the_unit_has_a_program_for_it() -> None:
     names = {FP32: AMX_PARTS.name, BF16: AMX_BF16.name}
     for precision, name in names.items():
@@ -146,6 +147,7 @@ def test_only_what_can_use_the_unit_has_a_program_for_it() -> None:
 
 
 @pytest.mark.parametrize("precision", [FP32, BF16])
+@pytest.mark.slow
 def test_unscheduled_programs_are_right_on_any_cpu(precision: str) -> None:
     for task in made_for_unit(WITH_UNIT, precision):
         given_arrays, want = direct_outputs(task, INFO)
@@ -157,6 +159,7 @@ def test_unscheduled_programs_are_right_on_any_cpu(precision: str) -> None:
             assert 1e-4 * rms < error < tolerance("float32", 1, "bfloat16") * rms
 
 
+@pytest.mark.slow
 def test_kernels_prefetch_the_next_block_of_weights() -> None:
     *_, largest = sorted(made_for_unit(WITH_UNIT, FP32), key=lambda task: task.flops)
     space = TaskSpace(largest)
@@ -221,6 +224,7 @@ def tasks_of_bytes(tmp_path_factory: pytest.TempPathFactory) -> list[Task]:
     return [task for task in tasks if task.alternative == AMX_INT8.name]
 
 
+@pytest.mark.slow
 def test_unscheduled_programs_of_bytes_are_exact_on_any_cpu(tasks_of_bytes: list[Task]) -> None:
     assert len(tasks_of_bytes) == 2
     for task in tasks_of_bytes:

@@ -44,6 +44,7 @@ def found_in(function: Any, kind: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize(("rows", "columns", "is_shared"), [(64, 96, True), (32, 32, False)])
+@pytest.mark.slow
 def test_a_thread_makes_the_unit_ready_once(rows: int, columns: int, is_shared: bool) -> None:
     """And a program of one block starts no threads."""
     for seed in range(4):

@@ -47,6 +47,7 @@ needs_amx = pytest.mark.skipif(not has_amx(INFO), reason="this CPU has no matrix
     st.lists(st.integers(1, 6), min_size=2, max_size=4),
     st.lists(st.integers(1, 3), min_size=4, max_size=4),
 )
+@pytest.mark.slow
 def test_taps_are_rows_of_the_grid(result: list[int], counts: list[int]) -> None:
     taps = counts[: len(result)]
     image = [extent + tap - 1 for extent, tap in zip(result, taps, strict=True)]
@@ -117,6 +118,7 @@ def is_grid(task: Task) -> bool:
 
 
 @pytest.mark.parametrize("kind", [AMX_PARTS, AMX_BF16], ids=["parts", "bf16"])
+@pytest.mark.slow
 def test_unscheduled_programs_are_right_on_any_cpu(kind: Alternative) -> None:
     tasks = alternatives(kind)
     assert [is_grid(task) for task in tasks] == [False, *(4 * [True])]
@@ -167,6 +169,7 @@ def tasks_of_bytes(tmp_path_factory: pytest.TempPathFactory) -> list[Task]:
     return _for_unit(lowered.tasks, AMX_INT8)
 
 
+@pytest.mark.slow
 def test_unscheduled_programs_of_bytes_are_exact_on_any_cpu(tasks_of_bytes: list[Task]) -> None:
     first, second = tasks_of_bytes
     assert amx_lines.LINES in tvm.ir.load_json(first.module).script(show_meta=False)
