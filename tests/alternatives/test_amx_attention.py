@@ -84,6 +84,7 @@ def of_unit(precision: str = FP32, **given: Any) -> list[Task]:
 
 @pytest.mark.parametrize("precision", [FP32, BF16])
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.slow
 def test_unscheduled_programs_are_right_on_any_cpu(kind: str, precision: str) -> None:
     (task,) = of_unit(precision, kind=kind, shared=2 if kind == "causal" else 1)
     given_arrays, want = direct_outputs(task, INFO)
@@ -95,6 +96,7 @@ def test_unscheduled_programs_are_right_on_any_cpu(kind: str, precision: str) ->
     assert 0 < np.abs(got - want).max() < limit
 
 
+@pytest.mark.slow
 def test_strict_numerics_and_few_rows_leave_it_out() -> None:
     tasks = lowered()
     assert all(one.alternative != AMX_PARTS.name for one in with_alternatives(tasks, True))

@@ -199,6 +199,7 @@ def test_contradictions_are_refused_in_one_line(model: LoweredModel) -> None:
         merged_tasks([older])
 
 
+@pytest.mark.slow
 def test_another_program_registers_the_intrinsics(tmp_path: Path) -> None:
     (tmp_path / "intrinsics.py").write_text(registration(WORDS))
     names = [words.dot for words in WORDS]

@@ -62,6 +62,7 @@ def test_padded_data_are_made_when_a_panel_begins(tasks: list[Task]) -> None:
         assert row.extent * vector.extent >= 7  # sums that are added to at the same time
 
 
+@pytest.mark.slow
 def test_random_candidates_are_right_and_can_be_said(tasks: list[Task]) -> None:
     rng = Random(0)
     for task in tasks:

@@ -65,6 +65,7 @@ def _candidates(task: Task, count: int) -> list[Any]:
     return [space.finish(candidate).mod for candidate in drawn]
 
 
+@pytest.mark.slow
 def test_the_outputs_stay_the_same(tasks: list[Task]) -> None:
     kinds = set()
     for task in tasks:

@@ -146,6 +146,7 @@ def _alternatives(groups: dict[str, list[Task]]) -> Iterator[Task]:
         yield from (task for task in tasks if task.alternative)
 
 
+@pytest.mark.slow
 def test_random_candidates_are_right_and_can_be_said(groups: dict[str, list[Task]]) -> None:
     rng = Random(0)
     for task in _alternatives(groups):
@@ -163,6 +164,7 @@ def test_random_candidates_are_right_and_can_be_said(groups: dict[str, list[Task
             assert np.abs(got - want).max() < 1e-3 * np.abs(want).max()
 
 
+@pytest.mark.slow
 def test_a_model_uses_the_chosen_alternatives_and_their_records(
     source: SourceModel, model: LoweredModel, groups: dict[str, list[Task]], tmp_path: Path
 ) -> None:
@@ -240,6 +242,7 @@ def _valid(space: TaskSpace, rng: Random, sketch: int | None = None) -> Any:
         return candidate
 
 
+@pytest.mark.slow
 def test_candidates_are_compared_with_the_direct_program(
     groups: dict[str, list[Task]], tmp_path: Path
 ) -> None:
@@ -256,6 +259,7 @@ def test_candidates_are_compared_with_the_direct_program(
             assert outcome.verified is (status is Status.OK)
 
 
+@pytest.mark.slow
 def test_alternatives_are_timed_in_the_same_rounds(
     groups: dict[str, list[Task]], tmp_path: Path
 ) -> None:

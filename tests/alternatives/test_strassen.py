@@ -86,6 +86,7 @@ def test_large_products_have_a_program_and_small_ones_none(tasks: list[Task]) ->
     assert sorted(kinds) == sorted((n, c) for n in MULTIPLICATIONS for c in (True, False))
 
 
+@pytest.mark.slow
 def test_random_candidates_are_right_and_can_be_said(tasks: list[Task]) -> None:
     rng = Random(0)
     for task in tasks:

@@ -143,6 +143,7 @@ def test_a_product_reads_the_tile_of_its_place_in_the_plane_of_its_tap(
         assert at == [image * (planes + more) + plane + tap, row, column]
 
 
+@pytest.mark.slow
 def test_random_candidates_are_right_and_can_be_said(tasks: list[Task]) -> None:
     rng = Random(0)
     for task in tasks:
