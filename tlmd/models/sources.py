@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tlmd.data.errors import BadInput
 from tlmd.models.structure import CallStructure, Node
+
+if TYPE_CHECKING:
+    from tvm.ir import IRModule
 
 ReferenceFunction = Callable[..., list[np.ndarray]]
 
@@ -98,7 +101,7 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
 
 
 def input_infos(
-    name: str, module: Any, example: Sequence[Any], names: Sequence[str] = ()
+    name: str, module: IRModule, example: Sequence[Any], names: Sequence[str] = ()
 ) -> tuple[InputInfo, ...]:
     """The inputs of `main`. Raises `BadInput` if a dimension is open.
 

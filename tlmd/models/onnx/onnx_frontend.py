@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,6 +20,9 @@ from tlmd.models.sources import (
     input_infos,
 )
 from tlmd.models.structure import CallStructure, Node
+
+if TYPE_CHECKING:
+    import onnx
 
 
 def load_onnx(path: Path, shapes: Shapes | None) -> SourceModel:
@@ -63,7 +66,7 @@ def _read(path: Path) -> Any:
     return model
 
 
-def _onnx_shapes(path: Path, model: Any, shapes: Shapes | None) -> dict[str, list[int]]:
+def _onnx_shapes(path: Path, model: onnx.ModelProto, shapes: Shapes | None) -> dict[str, list[int]]:
     inputs = _inputs(model)
     if shapes is not None and len(shapes) != len(inputs):
         raise WrongNumberOfShapes(str(path), len(inputs), len(shapes))
@@ -90,7 +93,7 @@ def _onnx_shapes(path: Path, model: Any, shapes: Shapes | None) -> dict[str, lis
     return by_name
 
 
-def _onnx_reference(path: Path, model: Any) -> ReferenceFunction | None:
+def _onnx_reference(path: Path, model: onnx.ModelProto) -> ReferenceFunction | None:
     """Runs the model in ONNX Runtime where it is installed, else in onnx's own evaluator."""
     names = [value.name for value in _inputs(model)]
     try:
@@ -118,7 +121,7 @@ def _onnx_reference(path: Path, model: Any) -> ReferenceFunction | None:
     return run
 
 
-def _inputs(model: Any) -> list[Any]:
+def _inputs(model: onnx.ModelProto) -> list[Any]:
     """The inputs that a user gives: those that are not weights."""
     weights = {tensor.name for tensor in model.graph.initializer}
     return [value for value in model.graph.input if value.name not in weights]

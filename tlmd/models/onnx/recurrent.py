@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tlmd.models.onnx.node_writer import NodeWriter
+
+if TYPE_CHECKING:
+    import onnx
 
 _MOST_STEPS = 64
 _GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
@@ -28,7 +31,7 @@ _KNOWN = {
 _FIRST_OPSET = 7  # the first in which operators broadcast
 
 
-def unroll(model: Any) -> bool:
+def unroll(model: onnx.ModelProto) -> bool:
     """Replace such nodes in the model. Returns whether there were any to replace."""
     if not any(node.op_type in _GATES for node in model.graph.node):
         return False
@@ -54,7 +57,7 @@ def unroll(model: Any) -> bool:
     return changed
 
 
-def _types(model: Any) -> dict[str, tuple[list[int], Any]]:
+def _types(model: onnx.ModelProto) -> dict[str, tuple[list[int], Any]]:
     """Shapes and element types of values whose shape is known."""
     from onnx import helper, shape_inference
 
@@ -68,7 +71,7 @@ def _types(model: Any) -> dict[str, tuple[list[int], Any]]:
     return types
 
 
-def _constants(model: Any) -> dict[str, Any]:
+def _constants(model: onnx.ModelProto) -> dict[str, Any]:
     constants = {tensor.name: tensor for tensor in model.graph.initializer}
     for node in model.graph.node:
         if node.op_type == "Constant":
@@ -78,8 +81,10 @@ def _constants(model: Any) -> dict[str, Any]:
     return constants
 
 
-def _recurrence(node: Any, types: Mapping[str, Any], constants: Mapping[str, Any]) -> Any:
-    """What a node computes; None if it is to stay as it is."""
+def _recurrence(
+    node: onnx.NodeProto, types: Mapping[str, Any], constants: Mapping[str, Any]
+) -> Any:
+    """The recurrence that a node computes; None for a node that stays."""
     from onnx import helper, numpy_helper
 
     if node.op_type not in _GATES or node.domain not in ("", "ai.onnx") or not any(node.output):

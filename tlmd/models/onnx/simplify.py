@@ -12,16 +12,19 @@ import importlib.util
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tlmd.models.onnx import recurrent
 
+if TYPE_CHECKING:
+    import onnx
+
 _MISREAD = {"Attention"}  # TVM's converter expects another operator of the same name
 
 
-def simplify(model: Any, shapes: Mapping[str, list[int]]) -> Any:
+def simplify(model: onnx.ModelProto, shapes: Mapping[str, list[int]]) -> onnx.ModelProto:
     """An equal model with these shapes of its inputs; `model` itself where that is not possible."""
     try:
         simpler = _with_shapes(model, shapes)
@@ -35,7 +38,7 @@ def simplify(model: Any, shapes: Mapping[str, list[int]]) -> Any:
         return model
 
 
-def _with_shapes(model: Any, shapes: Mapping[str, list[int]]) -> Any:
+def _with_shapes(model: onnx.ModelProto, shapes: Mapping[str, list[int]]) -> onnx.ModelProto:
     fixed = copy.deepcopy(model)
     for value in fixed.graph.input:
         for dim, extent in zip(
@@ -45,7 +48,7 @@ def _with_shapes(model: Any, shapes: Mapping[str, list[int]]) -> Any:
     return fixed
 
 
-def _spelled_out(model: Any) -> Any:
+def _spelled_out(model: onnx.ModelProto) -> onnx.ModelProto:
     """The model with operators that TVM lacks replaced by functions of ONNX, where it has one."""
     from onnx import defs, inliner, shape_inference
     from tvm.relax.frontend.onnx import onnx_frontend
@@ -60,7 +63,7 @@ def _spelled_out(model: Any) -> Any:
     return inliner.inline_selected_functions(typed, wanted, inline_schema_functions=True)
 
 
-def _with_constant_nodes(model: Any, operators: set[str]) -> Any:
+def _with_constant_nodes(model: onnx.ModelProto, operators: set[str]) -> onnx.ModelProto:
     """Give the weights of these operators as nodes: the inliner knows no types of weights."""
     from onnx import helper
 
@@ -82,7 +85,7 @@ def _is_function(name: str) -> bool:
     return bool(schema.has_function or schema.has_context_dependent_function)
 
 
-def _folded(model: Any) -> Any:
+def _folded(model: onnx.ModelProto) -> onnx.ModelProto:
     """The model after the optimisations of ONNX Runtime that keep to standard operators."""
     if importlib.util.find_spec("onnxruntime") is None:
         return model
@@ -108,7 +111,7 @@ def _folded(model: Any) -> Any:
     return model if foreign else folded
 
 
-def _with_full_expands(model: Any) -> Any:
+def _with_full_expands(model: onnx.ModelProto) -> onnx.ModelProto:
     """`Expand` to the shape of its result. ONNX broadcasts both ways, TVM's converter does not."""
     import onnx
     from onnx import numpy_helper, shape_inference

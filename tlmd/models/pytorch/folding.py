@@ -6,6 +6,8 @@ import operator
 from typing import Any
 
 import torch
+from torch import Tensor
+from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, InputSpec, TensorArgument
 
 # Folded values that are larger than this stay computations.
@@ -19,7 +21,7 @@ _KEPT = {
 }
 
 
-def fold_constants(program: Any) -> None:
+def fold_constants(program: ExportedProgram) -> None:
     """Replace values that depend only on weights and other constants by constants."""
     folding = _Folding(program)
     # From the last one to the first: a kept node needs the nodes before it.
@@ -33,7 +35,7 @@ def fold_constants(program: Any) -> None:
 class _Folding:
     """The constants of a program."""
 
-    def __init__(self, program: Any) -> None:
+    def __init__(self, program: ExportedProgram) -> None:
         self._program = program
         self._values = _weights(program)
         self._constant = set(self._values)
@@ -52,7 +54,7 @@ class _Folding:
                 self._values[node] = torch.zeros(value.shape, dtype=value.dtype)
                 self._constant.add(node)
 
-    def _foldable(self, node: Any) -> bool:
+    def _foldable(self, node: torch.fx.Node) -> bool:
         is_operator = isinstance(node.target, torch._ops.OpOverload)
         if node.op != "call_function" or not (is_operator or node.target is operator.getitem):
             return False
@@ -62,7 +64,7 @@ class _Folding:
             return False
         return all(source in self._constant for source in node.all_input_nodes)
 
-    def is_needed(self, node: Any) -> bool:
+    def is_needed(self, node: torch.fx.Node) -> bool:
         """Whether a node that is kept, or that is no constant, uses this computed constant."""
         if node not in self._constant or node.op == "placeholder":
             return False
@@ -71,7 +73,7 @@ class _Folding:
             return False
         return any(user not in self._constant or user in self._kept for user in node.users)
 
-    def keep_or_replace(self, node: Any) -> None:
+    def keep_or_replace(self, node: torch.fx.Node) -> None:
         """Replace the node by a constant, unless that would only be a larger one."""
         if getattr(node.target, "__name__", "") in _KEPT:
             self._kept.add(node)
@@ -79,14 +81,15 @@ class _Folding:
         value = self._compute(node).detach().contiguous().clone()
         node.replace_all_uses_with(self._placeholder(value, node))
 
-    def _compute(self, node: Any) -> Any:
+    def _compute(self, node: torch.fx.Node) -> Any:
         if node not in self._values:
             args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), self._compute)
             with torch.no_grad():
-                self._values[node] = node.target(*args, **kwargs)
+                target: Any = node.target
+                self._values[node] = target(*args, **kwargs)
         return self._values[node]
 
-    def _placeholder(self, value: Any, node: Any) -> Any:
+    def _placeholder(self, value: Tensor, node: torch.fx.Node) -> Any:
         key = None
         if value.numel() <= _SHARED:
             raw = value.reshape(-1).view(torch.uint8) if value.numel() else value
@@ -139,14 +142,14 @@ def _is_plain(value: Any) -> bool:
     )
 
 
-def _attribute(program: Any, node: Any) -> Any:
+def _attribute(program: ExportedProgram, node: torch.fx.Node) -> Any:
     value = program.graph_module
-    for part in node.target.split("."):
+    for part in str(node.target).split("."):
         value = getattr(value, part)
     return value
 
 
-def _weights(program: Any) -> dict[Any, Any]:
+def _weights(program: ExportedProgram) -> dict[torch.fx.Node, Tensor]:
     """The placeholders of parameters, buffers and constants, and their values."""
     kinds = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
     signature = program.graph_signature

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.export import ExportedProgram
 
 from tlmd.data.errors import BadInput
 from tlmd.models.pytorch.folding import is_empty
@@ -16,7 +17,7 @@ from tlmd.models.pytorch.operators import NotConvertible, converters
 from tlmd.models.sources import first_line, import_failure
 
 
-def import_program(name: str, program: Any) -> Any:
+def import_program(name: str, program: ExportedProgram) -> Any:
     """The Relax module of an exported program. Raises `BadInput`."""
     from tvm.relax.frontend.torch import from_exported_program
 
@@ -45,7 +46,7 @@ def import_program(name: str, program: Any) -> Any:
         raise BadInput(import_failure(name, error)) from error
 
 
-def _check(name: str, program: Any, convertible: Iterable[str]) -> None:
+def _check(name: str, program: ExportedProgram, convertible: Iterable[str]) -> None:
     """Refuse operators without a converter, random numbers, and shapes that depend on data."""
     calls = [node for node in program.graph.nodes if node.op == "call_function"]
     missing = {n.target.__name__ for n in calls if n.target.__name__ not in convertible}
@@ -114,7 +115,7 @@ def _is_plain(value: Any) -> bool:
     return value.layout == torch.strided and not (value.is_complex() or value.is_quantized)
 
 
-def unsupported(program: Any, names: Iterable[str]) -> str:
+def unsupported(program: ExportedProgram, names: Iterable[str]) -> str:
     """Which operators of the program TVM lacks, and where in the user's model each stands.
 
     Example: ``aten.histc in encoder.layer.0 (model.py:123)``.
@@ -133,7 +134,7 @@ def operator_name(node: Any) -> str:
     return str(packet) if packet is not None else str(node.target.__name__)
 
 
-def where(node: Any) -> str:
+def where(node: torch.fx.Node) -> str:
     """Where a node stands in the user's model: the module, and the line of its source.
 
     Example: `` in encoder.layer.0 (model.py:123)``; empty if it is not known.

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch._decomp import decomposition_table
+from torch.export import ExportedProgram
 from torch.export.exported_program import default_decompositions
 from torch.utils._pytree import tree_leaves
 
@@ -42,7 +43,7 @@ _FIRST_OUTPUT_ONLY = (
 )
 
 
-def normalise(program: Any, convertible: Iterable[str]) -> Any:
+def normalise(program: ExportedProgram, convertible: Iterable[str]) -> Any:
     """The program in operators that TVM imports rightly.
 
     `convertible` holds the names of the operators with a converter.
@@ -60,7 +61,7 @@ def normalise(program: Any, convertible: Iterable[str]) -> Any:
     return program
 
 
-def has_open_inputs(program: Any) -> bool:
+def has_open_inputs(program: ExportedProgram) -> bool:
     """Whether a dimension of an input is not a number."""
     names = set(program.graph_signature.user_inputs)
     return any(
@@ -118,7 +119,7 @@ def _used_outputs(node: Any) -> set[int]:
     return {user.args[1] for user in node.users if user.target is operator.getitem}
 
 
-def _custom(program: Any) -> Table:
+def _custom(program: ExportedProgram) -> Table:
     """Decompositions of operators of other packages that the program uses."""
     return {
         node.target: _CUSTOM[str(node.target)]
@@ -127,14 +128,14 @@ def _custom(program: Any) -> Table:
     }
 
 
-def _indexed_pools(program: Any) -> Table:
+def _indexed_pools(program: ExportedProgram) -> Table:
     """Decompositions of pools, if the program uses the indices of one."""
     pools = torch_pools.indexed_pools()
     used = any(node.target in pools and 1 in _used_outputs(node) for node in program.graph.nodes)
     return pools if used else {}
 
 
-def _statistics(program: Any) -> Table:
+def _statistics(program: ExportedProgram) -> Table:
     """Decompositions of normalisations of which the program uses more than the first output."""
     return {
         node.target: decomposition_table[node.target]
@@ -143,7 +144,7 @@ def _statistics(program: Any) -> Table:
     }
 
 
-def _drop_checks(program: Any) -> None:
+def _drop_checks(program: ExportedProgram) -> None:
     """Remove checks of data. They have no result, and their operands may have no other use."""
     for node in list(program.graph.nodes):
         packet = getattr(node.target, "overloadpacket", None)
