@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from types import ModuleType
 
 from tlmd.data.errors import BadInput, ClusterLost, Failed
 from tlmd.processes.supervisor import SUPERVISOR
@@ -66,7 +66,7 @@ class ClusterHead:
         return time.monotonic() - self._answered
 
 
-def join(address: str, ray: Any, is_stopping: Callable[[], bool]) -> ClusterHead:
+def join(address: str, ray: ModuleType, is_stopping: Callable[[], bool]) -> ClusterHead:
     """Join the cluster at `address`. A daemon with a supervisor waits: its head may be restarting.
 
     Raises `Failed` where no head answers, and `BadInput` where another daemon has the cluster.
@@ -111,7 +111,7 @@ def _answers(place: tuple[str, int] | None) -> bool:
     return True
 
 
-def _check_alone(ray: Any) -> None:
+def _check_alone(ray: ModuleType) -> None:
     """Raise `BadInput` where another daemon has the slots of the cluster."""
     deadline = time.monotonic() + _OTHER_S
     while time.monotonic() < deadline:

@@ -16,6 +16,7 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import psutil
@@ -152,7 +153,7 @@ def keep_to_build_cores(settings: Settings) -> None:
                 os.sched_setaffinity(int(thread.name), layout[0].build)
 
 
-def _start_private(settings: Settings, ray: Any) -> None:
+def _start_private(settings: Settings, ray: ModuleType) -> None:
     # Short: the paths of unix sockets below it may have 107 characters.
     settings.scratch = tempfile.mkdtemp(prefix="tlmd-")
     large = _free_shared_memory() > 2 * _LARGE_STORE_BYTES

@@ -12,13 +12,18 @@ import threading
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tlmd.data import wire
 from tlmd.data.model_spec import ModelSpec
 from tlmd.data.types import Task
 from tlmd.processes.guarded_child import Channel, serve
 from tlmd.records.task_file import save_tasks
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tlmd.lowering.preparation import LoweredModel
 
 
 @dataclass(frozen=True)
@@ -93,7 +98,9 @@ def handle(channel: Channel) -> None:
         _deliver(channel, accepted.models, tasks, wire.unpack(DeliverRequest, message[1]))
 
 
-def _deliver(channel: Channel, models: Any, tasks: list[Task], request: DeliverRequest) -> None:
+def _deliver(
+    channel: Channel, models: Sequence[LoweredModel], tasks: list[Task], request: DeliverRequest
+) -> None:
     from tlmd.export import job_export
     from tlmd.records.store import RecordStore
 

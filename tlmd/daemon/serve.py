@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import FrameType
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -132,7 +133,7 @@ def _write_note(path: Path, note: dict[str, Any]) -> None:
 def _handle_signals(service: Any) -> None:
     signals = 0
 
-    def handle(_number: int, _frame: Any) -> None:
+    def handle(_number: int, _frame: FrameType | None) -> None:
         nonlocal signals
         signals += 1
         service.stop(now=signals > 1)

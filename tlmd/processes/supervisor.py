@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from tlmd.data.errors import BadInput, Failed, Unavailable
@@ -120,7 +121,7 @@ class Supervisor:
         while time.monotonic() < end and not self._stopping:
             time.sleep(min(_POLL_S, seconds))
 
-    def _stop(self, number: int, _frame: Any) -> None:
+    def _stop(self, number: int, _frame: FrameType | None) -> None:
         self._stopping = True
         if self._daemon is not None:
             with contextlib.suppress(ProcessLookupError):

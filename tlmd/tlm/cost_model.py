@@ -186,7 +186,7 @@ class _Stop(xgboost.callback.TrainingCallback):  # type: ignore[misc]
         super().__init__()
         self._stop = stop
 
-    def after_iteration(self, _model: Any, _epoch: int, _log: Any) -> bool:
+    def after_iteration(self, _model: xgboost.Booster, _epoch: int, _log: dict[str, Any]) -> bool:
         return self._stop()
 
 

@@ -7,6 +7,7 @@ import signal
 import sys
 import threading
 from pathlib import Path
+from types import FrameType
 from typing import Any, NoReturn
 
 from rich import box
@@ -35,7 +36,7 @@ def tune(request: TuneRequest, config: Config, as_json: bool) -> int:
     state = make_state_dir(request.state_dir)
     interrupted = threading.Event()
 
-    def interrupt(_number: int, _frame: Any) -> NoReturn:
+    def interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
         interrupted.set()
         raise Interrupted
 
