@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -26,6 +26,10 @@ from tlmd.data.model_spec import ModelSpec
 from tlmd.data.types import TargetInfo
 from tlmd.export import compiled_model, timing_process
 from tlmd.models.sources import SourceModel
+
+if TYPE_CHECKING:
+    import torch
+    from tvm import relax
 
 RUN_PY = '''"""Run the tuned model; needs only tvm and numpy. Usage: python run.py [inputs.npz]"""
 
@@ -94,7 +98,7 @@ class WholeModelTimes:
     model, if the original cannot be run)."""
 
 
-def link(executable: Any, library: Path) -> Path:
+def link(executable: relax.VMExecutable, library: Path) -> Path:
     """Write a compiled model as a shared library; its path. Raises `Failed`."""
     try:
         executable.export_library(str(library))
@@ -253,7 +257,7 @@ def _original(
 
 
 def _on_card(
-    module: Any, inputs: list[np.ndarray], device: str
+    module: torch.nn.Module, inputs: list[np.ndarray], device: str
 ) -> Callable[[], list[np.ndarray]] | None:
     """A function that runs a PyTorch module on a card, where its weights and inputs stay."""
     import torch
