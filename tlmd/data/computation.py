@@ -1,4 +1,4 @@
-"""What a task computes, without names. The prompt of the language model is written from this."""
+"""Computations of tasks, without names. The prompt of the language model is written from this."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Computation:
-    """What a task computes: its blocks in execution order, without names.
+    """The computation of a task: its blocks in execution order, without names.
 
     Example: ``Computation((Block(...), Block(...)))``.
     """
@@ -54,7 +54,7 @@ class Computation:
 
 
 class DecisionKind(enum.StrEnum):
-    """What kind of instruction a decision belongs to."""
+    """The kind of the instruction of a decision."""
 
     TILE = "tile"
     PARTITION = "partition"
@@ -174,7 +174,7 @@ class Sketch:
     """Words of the language that distinguish the sketches of a task."""
 
     limits: tuple[FactorLimit | MemoryLimit, ...] = ()
-    """What the hardware allows across decisions; each of them alone is legal or not."""
+    """Limits of the hardware on several decisions, each of which may be legal alone."""
 
     def allows(self, decisions: Sequence[Sequence[int]]) -> bool:
         """Whether complete decisions keep to all limits."""

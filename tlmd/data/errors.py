@@ -30,7 +30,7 @@ class DiskFull(Failed):
 
 
 class Unavailable(TlmdError):
-    """What the daemon needs is not there now (exit code 75), such as room on the disk.
+    """A need of the daemon is not met now (exit code 75), such as room on the disk.
 
     75 is ``EX_TEMPFAIL`` of sysexits.h: whatever supervises the daemon should start it again.
     """

@@ -36,7 +36,7 @@ def as_shapes(given: Any) -> Any:
 
 
 class ModelSpec(BaseModel):
-    """What a user names as a model, with everything that loading it depends on.
+    """A model as a user names it, with everything that loading it depends on.
 
     The model is loaded in several processes: to lower it, and again to time the original. All of
     them get the whole spec, so a new option of a frontend is one more field here.

@@ -61,9 +61,9 @@ def finalists(records: Iterable[Record], best: Record | None) -> tuple[Record, .
     """`best` and all records that could be faster than it; empty where there are none.
 
     At most `FINALISTS`: of each other task the most likely one, because beside a busy neighbour the
-    times of one alternative may be corrected by too much, and of all the most likely ones. What was
-    compared with the best one of its task, or with `best` itself, is left out; records of another
-    task may not have been.
+    times of one alternative may be corrected by too much, and of all the most likely ones. Records
+    that were compared with the best one of their task, or with `best` itself, are left out; records
+    of another task may not have been compared.
     """
     if best is None or not best.outcome.high:
         return ()

@@ -164,7 +164,7 @@ class Proposal:
 
 @dataclass(frozen=True, slots=True)
 class MeasureInput:
-    """What a slot needs to measure one candidate.
+    """The input of a slot that measures one candidate.
 
     Example: ``MeasureInput("f00d...", "[[...], [...]]", incumbent_s=1.6e-3)``.
     """

@@ -1,6 +1,6 @@
 """msgpack for the dataclasses of `tlmd.data.types`: fields by position, no class names, no pickle.
 
-What users may say grows (`ModelSpec`, `JobRequest` of pydantic) and crosses with its fields' names.
+Requests of users grow (`ModelSpec`, `JobRequest` of pydantic) and cross with their fields' names.
 
 `unpack` checks the number and types of the fields against the annotations. A damaged message
 therefore gives one clear error and never an incomplete object. If a newer tlmd added fields at the
