@@ -1,4 +1,4 @@
-"""What the registers of a CPU allow of a matrix product: all sums of a kernel stay in them.
+"""Limits of a CPU's registers on a matrix product: all sums of a kernel stay in them.
 
 A kernel with more sums stores and loads them in each turn: with 40 in 32 registers it takes 2.5
 times as long (benchmarks/LOG.md, "Sums that stay in registers").

@@ -1,4 +1,4 @@
-"""What a GPU allows of a sketch: threads, virtual threads, pipelines, shared memory of a block.
+"""Limits of a GPU on a sketch: threads, virtual threads, pipelines, shared memory of a block.
 
 TVM checks a program only after it was applied (`VerifyGPUCode`), and refuses nearly all that are
 drawn without these limits.
@@ -102,7 +102,7 @@ def _factors(
 def _shared_buffers(
     instructions: list[Any], open_decisions: tuple[OpenDecision, ...], computation: Computation
 ) -> tuple[CopiedBuffer, ...]:
-    """What a tiled block copies into shared memory in each step of its outermost sum."""
+    """The copies of a tiled block into shared memory in each step of its outermost sum."""
     tiles = [(i, one) for i, one in enumerate(open_decisions) if one.kind in _TILES]
     blocks = {one.block for _, one in tiles if one.block >= 0}
     copied = [

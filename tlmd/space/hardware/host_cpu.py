@@ -36,7 +36,7 @@ def check(info: TargetInfo) -> None:
 
 
 def missing_for(info: TargetInfo, cpuinfo: Path = CPUINFO) -> str:
-    """What this machine lacks for a target, in a few words; empty: nothing."""
+    """The features that this machine lacks for a target, in a few words; empty: none."""
     if info.device == "cuda":
         return "" if tvm.cuda(0).exist else "there is no CUDA card that TVM can use"
     here = architecture("")

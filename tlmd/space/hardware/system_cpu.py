@@ -1,4 +1,4 @@
-"""What the system says of this machine's CPU."""
+"""Properties of this machine's CPU, as the system reports them."""
 
 from __future__ import annotations
 

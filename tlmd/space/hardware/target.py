@@ -28,8 +28,8 @@ _ORDER = "one order of sketches"
 """Keeps records apart that have the sketches of such CPUs in the order of earlier versions."""
 _USED = (bfloat16.FEATURE, int8.FEATURE, *dict.fromkeys(itertools.chain(*amx.FEATURES.values())))
 _NARROW = "prefer-256-bit"
-"""With it LLVM splits vectors of 512 bits. That is its default for CPUs of Intel that have them,
-because the first ones lowered their clock for them; the products need them anyway."""
+"""With it LLVM splits vectors of 512 bits, by default on all CPUs of Intel that have them. The
+first of these CPUs lowered their clock for them; the products need them anyway."""
 _CACHE_DIR = Path("/sys/devices/system/cpu/cpu0/cache")
 
 
@@ -64,7 +64,7 @@ def tvm_target(info: TargetInfo) -> Any:
 
 
 def vector_unit(target: tvm.target.Target) -> VectorUnit:
-    """What the vector instructions of a TVM target work on."""
+    """The registers of the vector instructions of a TVM target."""
     if str(target.kind.name) != "llvm":
         return VectorUnit(lanes=1)
     arch = architecture(str(_target_config(target).get("mtriple", "")))
@@ -105,7 +105,7 @@ def _native(cores: int) -> TargetInfo:
 
 
 def _changed_features(target: tvm.target.Target) -> list[str]:
-    """What this machine's CPU can do and tlmd uses, but LLVM's CPU of that name cannot.
+    """Features of this machine's CPU that tlmd uses and LLVM's CPU of that name lacks.
 
     Virtual machines may hide the model of the CPU; LLVM then names an older one. And without its
     matrix unit where the system forbids to use it, and without `_NARROW`.
@@ -199,7 +199,7 @@ def _vectors(target: tvm.target.Target, arch: str) -> tuple[str, int]:
 
 
 def _features(target: tvm.target.Target) -> set[str]:
-    """What LLVM says that the CPU can do."""
+    """Features of the CPU, as LLVM names them."""
     with target:
         return set(map(str, codegen.llvm_get_cpu_features(target)))
 
