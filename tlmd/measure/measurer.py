@@ -165,7 +165,7 @@ class Measurer:
         if not self._waiting or len(self._in_flight) >= self.builders:
             return None
         first = self._waiting[0]
-        # What was with a server that died goes alone, to find out which candidate killed it.
+        # The work of a server that died goes alone, to find out which candidate killed it.
         alone = first.attempts > 0 or any(s.attempts > 1 for s in self._in_flight.values())
         if self._in_flight and (alone or first.target != self._target):
             return None

@@ -1,4 +1,4 @@
-"""What one thread asks of a `Measurer`, until its outcomes are there."""
+"""The work that one thread gives to a `Measurer`, until its outcomes are there."""
 
 from __future__ import annotations
 

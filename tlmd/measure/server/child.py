@@ -1,4 +1,4 @@
-"""What a forked child does: it carries out one request and reports; every failure is an outcome.
+"""The work of a forked child: one request and its report; every failure is an outcome.
 
 The child of the single-threaded server inherits TVM, the parsed task and its inputs. It ends with
 `os._exit`, so it neither flushes nor closes anything of the server's.

@@ -7,10 +7,10 @@ divided by the machine's own speed, which a reference kernel shows around it. Th
 delay the reference kernel, so the fastest reading of a moment counts: dividing by a delayed reading
 would make a program look too fast, and a minimum would then pick it.
 
-Another user of the same physical core of a shared machine leaves less of its caches. That slows
-some programs by half and others not at all, so it cannot be divided out: the time is the middle of
-what it may have cost, and the interval contains both ends. The time that the arithmetic takes at
-least feels nothing of it; so a good GEMM is hardly corrected.
+Another user of the same physical core of a shared machine leaves less of its caches. Some programs
+are then slower by half and others not at all, so the effect cannot be divided out: the time is the
+middle of the possible ones, and the interval contains both ends. The least time of the arithmetic
+does not depend on the caches; so a good GEMM is hardly corrected.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def estimate(
     delay = (_PRIOR * _DELAY + sum(c / fastest - 1 for c in corrected)) / delays
     quantile = delays * ((1 - CONFIDENCE) ** (-1 / delays) - 1)
     slack = 2 * _REFERENCE / math.sqrt(count)
-    # What it took at least and at most, by what the caches may have cost.
+    # The least and the most that it took, by the possible cost of the caches.
     quickest = _with_caches(fastest, crowded ** (_FELT - 1), least_s)
     slowest = _with_caches(fastest, crowded**_FELT, least_s)
     low = quickest * (1 - min(quantile * delay / count, 0.9)) * (1 - slack)

@@ -89,8 +89,8 @@ class Noise:
     variation: float
     """Coefficient of variation of a small kernel that computes."""
     crowded: float
-    """Share of the time in which another program uses the second-level cache. That slows some
-    programs by half."""
+    """Share of the time in which another program uses the second-level cache. Some programs are
+    then slower by half."""
 
 
 def noise(target: TargetInfo, run_cores: tuple[int, ...]) -> Noise:

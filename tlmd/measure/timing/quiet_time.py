@@ -1,4 +1,4 @@
-"""What small kernels take on a quiet machine, kept for the servers that come later.
+"""Times of small kernels on a quiet machine, kept for the servers that come later.
 
 A server that starts beside another user of the core reads a slow machine. Its times would be
 relative to that reading, and longer than those of a server that started in a quiet moment, with

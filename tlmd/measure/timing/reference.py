@@ -142,7 +142,7 @@ def settled_monitor(target: tvm.target.Target, lock: Path, setup: Setup) -> Drif
 
 
 def _quiet(setup: Setup, kernel: str, seconds: float) -> float:
-    """What a kernel takes when all is quiet, as far as this and earlier servers have seen it."""
+    """The time of a kernel when all is quiet, as this and earlier servers have seen it."""
     name = f"{setup.target.fingerprint}-{kernel}"
     return quiet_time.fastest(Path(setup.cache_dir), name, seconds)
 
