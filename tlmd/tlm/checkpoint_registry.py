@@ -34,7 +34,7 @@ _LEFTOVER = re.compile(r"\.(v\d{6,}|current)\.(draft|gone)")
 
 @dataclass(frozen=True)
 class GateResult:
-    """What a gate says of a new checkpoint.
+    """The decision of a gate on a new checkpoint.
 
     Example: ``GateResult("held-out loss 2.31 against 1.90 nats", best=(12,))``.
     """
@@ -205,7 +205,7 @@ class Registry:
             raise BadInput(f"{folder} holds version {held}; remove it")
 
     def _in_force(self, use: Callable[[int], _Used]) -> _Used:
-        """What `use` gives for the version in force; an older one replaces what it refuses."""
+        """The result of `use` for the version in force, or for an older one if it refuses that."""
         older = [v for v in reversed(self._folders()) if v < self.current]
         for version in (self.current, *older, 0):
             try:

@@ -203,7 +203,7 @@ def _of_sketch(sketch: Sketch, block: Block) -> list[Numbers]:
 def _of_plain_decisions(sketch: Sketch, decided: Decided) -> list[Numbers]:
     """Unrolling, the parallel extent, and the tiles of sketches of other kinds.
 
-    Those are an rfactor, and Winograd's stages.
+    These are an rfactor, and Winograd's stages.
     """
     counts = {"category": 1, "parallel": 1, "split": _SPLITS, "outer": 2}
     columns: dict[str, list[Numbers]] = {name: [] for name in counts}

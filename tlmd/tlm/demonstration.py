@@ -1,4 +1,4 @@
-"""What the language model is trained on: sentences of one task, each with its measured speed."""
+"""Training data of the language model: sentences of one task, each with its measured speed."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ def placement_features(
 
 
 def _of_blocks(computation: Computation) -> list[Numbers]:
-    """What all blocks compute together; the main block alone does not say it of a softmax."""
+    """Operations of all blocks together; the main block alone does not show a softmax."""
     blocks = computation.blocks
     sums = [block for block in blocks if _is_sum(block)]
     operations = sum(volume(block) * max(1, len(block.ops)) for block in blocks)

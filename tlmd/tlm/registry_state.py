@@ -1,4 +1,4 @@
-"""What a registry remembers beside its versions: ``current.json``, replaced atomically."""
+"""The memory of a registry beside its versions: ``current.json``, replaced atomically."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ class TaskBatch:
         self._first = (self._positions == _starts(tasks, device)) & (parts > 0)
         same = parts[:, :, None] == parts[:, None, :]
         earlier = self._positions[:, :, None] >= self._positions[:, None, :]
-        # What pads sees all of what pads, so that no row of the attention is empty.
+        # Padding sees all padding, so that no row of the attention is empty.
         self._visible = (same & earlier) | ((parts[:, None, :] == 0) & (parts[:, :, None] > 0))
 
     def _set_decided(self, tasks: Sequence[TaskTensors], device: torch.device) -> None:
