@@ -24,8 +24,8 @@ class Encoder:
     def encode(self, candidate: Candidate) -> Demonstration | None:
         """The candidate's sentence, with a share of 0; None for one the language cannot express.
 
-        That is the case where its sketch no longer exists or has other open decisions now, and
-        where prompt and sentence are longer than the network allows.
+        The language cannot express a candidate whose sketch is gone or has other open decisions
+        now, and one whose prompt and sentence are longer than the network allows.
         """
         sketches = self._space.sketches
         if not 0 <= candidate.sketch < min(len(sketches), MAX_SKETCHES):

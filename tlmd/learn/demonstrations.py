@@ -1,4 +1,4 @@
-"""What the language model learns from: policies that choose records, and what is replayed."""
+"""Demonstrations for the language model: policies that choose records, and replayed ones."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ class HeldOut:
 
 @dataclass(frozen=True)
 class EvalResult:
-    """What a network knows of the held-out candidates.
+    """The quality of a network on the held-out candidates.
 
     Example: ``EvalResult(finite=True, nats=1.31, order=0.71)``.
     """

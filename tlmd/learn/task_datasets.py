@@ -16,7 +16,7 @@ from tlmd.tlm.demonstration import Demonstration, TaskDemonstrations
 
 @dataclass(frozen=True)
 class TaskDataset:
-    """What the records of one task on one machine teach."""
+    """The training data in the records of one task on one machine."""
 
     task_id: str
     newest: float
