@@ -14,8 +14,8 @@ def carried_over(space: TaskSpace, earlier: Iterable[Candidate]) -> list[Candida
 
     A candidate fits a sketch in which each of its decisions is legal: the same number of decisions,
     tiles of the same extents, options that exist. The sketch with the same index is tried first,
-    since revisions of a program mostly keep their order. What fits none is left out. Whether TVM
-    applies the rest, and whether it is right and fast, is found out as for all candidates.
+    since revisions of a program mostly keep their order. A candidate that fits none is left out.
+    The others are built, timed and checked like all candidates.
     """
     carried = {}
     for one in earlier:

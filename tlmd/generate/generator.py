@@ -113,7 +113,7 @@ class Generator:
         search = DecisionSearch(space, cost_model, self._rng, avoid)
         candidates = [one.candidate for one in written.values()]
         ordered = search.explore(candidates, self._config.generations)
-        # What was made by moving one of these counts as a refinement.
+        # A candidate that is a changed one of these counts as a refinement.
         return [written.get(c.id, _refined(c)) for c in search.diverse(ordered, count)]
 
     def _first_of_each(self, written: list[WrittenCandidate]) -> list[WrittenCandidate]:

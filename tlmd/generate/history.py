@@ -1,4 +1,4 @@
-"""What a generator must not write again, as its orders have told it bit by bit."""
+"""Candidates that a generator must not write again; each order names the new ones."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ class WrittenCandidate(NamedTuple):
 
 
 class ProposedCandidates(NamedTuple):
-    """What is proposed for one task."""
+    """The proposals for one task."""
 
     wide: list[WrittenCandidate]
     """Ranked on their decisions; only the best are applied."""
@@ -71,7 +71,7 @@ class Proposer:
         return ProposedCandidates(wide, _at_random(self._random(space) for _ in range(uniform)))
 
     def _by_the_tlm(self, space: TaskSpace, count: int) -> list[WrittenCandidate]:
-        """What the TLM writes, in the order of its preference."""
+        """Candidates of the TLM, in the order of its preference."""
         if count <= 0:
             return []
         request = SampleRequest(
