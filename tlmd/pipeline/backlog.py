@@ -11,7 +11,7 @@ _PORTION = 2000  # records that are read in one step of the pipeline, in about 1
 
 
 class TrainingBacklog:
-    """What was committed since the trainer was told last; for a new trainer what the store has.
+    """Records committed since the trainer was told last; for a new trainer all of the store.
 
     At most the newest `window` records. The store's are read in portions, one for each call of
     `read`, and stay packed, so that the pipeline's thread never waits for long.

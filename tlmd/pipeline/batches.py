@@ -15,7 +15,7 @@ _MAX_ATTEMPTS = 3
 
 @dataclass(frozen=True)
 class BatchPlan:
-    """What the store keeps of a batch.
+    """The part of a batch that the store keeps.
 
     Example: ``BatchPlan(4, (("job-1", "t1f0", 8),), 1.7e9)``.
     """

@@ -50,10 +50,10 @@ class Convergence:
 
     @classmethod
     def of(cls, job: TuningJob, window: int, limit: float) -> Convergence:
-        """The convergence of a job all of whose tasks are known, from what was measured so far.
+        """The convergence of a job all of whose tasks are known, from the records so far.
 
-        What was measured before the job was submitted is known to it, but does not count as
-        measured: it may not end before it has measured a window.
+        Records from before the job was submitted lower its times, but do not count as measured: the
+        job may not end before it has measured a window.
         """
         convergence = cls(window, limit)
         best: dict[str, float] = {}
@@ -65,7 +65,7 @@ class Convergence:
         measured = [(r, group) for group in job.groups for r in _measured(group)]
         for record, group in sorted(measured, key=lambda pair: pair[0].created):
             if record.outcome.verified:
-                # What seemed faster than what is believed now was noise.
+                # A time below the one believed now was noise.
                 seconds = max(record.outcome.seconds, believed[group.computation])
                 best[group.computation] = min(best[group.computation], seconds)
             if record.created < job.created:

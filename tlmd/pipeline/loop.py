@@ -108,7 +108,7 @@ class Pipeline:
             job.convergence = Convergence.of(job, options.window, options.gain)
 
     def cancel(self, job_id: str, state: JobState = JobState.CANCELLED, reason: str = "") -> None:
-        """End a job. What slots have in flight is still recorded."""
+        """End a job. Measurements that slots have in flight are still recorded."""
         if not self.jobs[job_id].state.is_finished:
             self._end(self.jobs[job_id], state, reason)
 

@@ -25,7 +25,7 @@ from tlmd.data.types import (
 
 
 class WorkerKind(enum.StrEnum):
-    """What a worker does."""
+    """The work of a worker."""
 
     GENERATOR = "generator"
     MEASURER = "measurer"

@@ -1,4 +1,4 @@
-"""What all parts of the pipeline share: workers and their orders, tasks, batches in flight."""
+"""State that all parts of the pipeline share: workers, orders, tasks, batches in flight."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ class PipelineState:
     # tasks and batches
 
     def task(self, task: Task) -> TaskState:
-        """What is known of a task; read from the store the first time."""
+        """The state of a task; read from the store the first time."""
         key = task.key
         if key not in self.tasks:
             records, earlier = self.store.records(*key), []

@@ -14,8 +14,8 @@ _AGAIN_S = 1.0  # between two tries to write to a full disk
 class StoreWriter:
     """Collects records and baselines until `flush` has written them.
 
-    What a full disk refuses stays here, and is written when there is room again. Until a record is
-    on disk, the pipeline neither ends a job with it nor trains on it.
+    Entries that a full disk refuses stay here, and are written when there is room again. Until a
+    record is on disk, the pipeline neither ends a job with it nor trains on it.
     """
 
     def __init__(self, store: Store, now: Callable[[], float], emit: Callable[..., None]) -> None:

@@ -44,7 +44,7 @@ class TaskGroup:
 
     @property
     def seconds(self) -> float:
-        """What the computation costs now: the best program, else the default, else infinite."""
+        """The cost of the computation now: the best program, else the default, else infinite."""
         return min(self.best_seconds, self.baseline_s)
 
     @property

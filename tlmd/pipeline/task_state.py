@@ -1,4 +1,4 @@
-"""What is known of one task on one kind of machine."""
+"""The state of one task on one kind of machine."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _OPTIMISM = 0.5  # share of a task's time that its n-th trial may still save, ti
 
 @dataclass
 class TaskState:
-    """What the pipeline knows of a task on one kind of machine."""
+    """The records of a task on one kind of machine, and its candidates in flight."""
 
     task: Task
     records: list[Record]
@@ -129,7 +129,7 @@ class TaskState:
 
     @property
     def seconds(self) -> float:
-        """What the task costs now: its best verified program, else its default, else infinite."""
+        """The cost of the task now: its best verified program, else its default, else infinite."""
         default = self.baseline.seconds if self.baseline else float("inf")
         return min(self.best_seconds, default)
 
