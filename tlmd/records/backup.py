@@ -22,7 +22,7 @@ from tlmd.records.store import RecordStore
 _STORE = "records.sqlite"
 _CURRENT = "checkpoints/current.json"
 _KINDS = ("checkpoints/v*/*", _CURRENT, "jobs/*.tasks")
-# What may be in a backup: its names become paths.
+# Names that may be in a backup; they become paths.
 _NAMES = re.compile(r"checkpoints/(v\d{6,}/[a-z_]+\.[a-z]+|current\.json)|jobs/[\w.+-]+\.tasks")
 _TABLE = "CREATE TABLE files (name TEXT PRIMARY KEY, sha256 TEXT NOT NULL, content BLOB NOT NULL)"
 _FILE = "SELECT sha256, content FROM files WHERE name = ?"
@@ -31,7 +31,7 @@ _ATTEMPTS = 10
 
 @dataclass(frozen=True)
 class Saved:
-    """What a backup holds.
+    """The content of a backup.
 
     Example: ``Saved(records=400, files=7)``.
     """

@@ -147,7 +147,7 @@ class Database:
     def _check_length(self, db: sqlite3.Connection) -> None:
         """A file that lost its end still opens; its last pages are only missed when they are read.
 
-        What is in the write-ahead log need not be in the file yet.
+        Entries of the write-ahead log need not be in the file yet.
         """
         pages, size = (db.execute(f"PRAGMA {name}").fetchone()[0] for name in _SIZES)
         log = Path(f"{self._path}-wal")

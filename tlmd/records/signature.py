@@ -1,4 +1,4 @@
-"""What a task computes, whatever its program: by this an upgrade finds what was tuned before it.
+"""The signature of a task's computation; by it an upgrade finds tasks that were tuned before.
 
 The id of a task is the hash of its program, so every time belongs to exactly one program. A newer
 tlmd may lower the same operators to another program, with another id: a newer revision. Both have
