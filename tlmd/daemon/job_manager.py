@@ -239,7 +239,7 @@ class JobManager:
         job = self._job(spec.id)
         if job is None or self._specs[spec.id][1].is_finished:
             return
-        # What a full disk refuses comes first: then this is called again.
+        # Entries that a full disk refused come first: then this is called again.
         self._store.add_tasks(tasks)
         self._set(spec, JobState.RUNNING)
         job.all_tasks_known = True

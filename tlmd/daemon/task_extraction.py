@@ -25,7 +25,7 @@ from tlmd.records.task_file import load_tasks, read_tasks, save_tasks
 
 @dataclass(frozen=True)
 class ExtractionRequest:
-    """What to lower, and for which target."""
+    """A model to lower, and its target."""
 
     model: ModelSpec
     target: str
