@@ -20,7 +20,7 @@ from tlmd.measure.cores.core_plan import plan_slots
 def check(
     request: JobRequest, config: Config, log: Path, on_stage: Callable[[str], None]
 ) -> dict[str, Any]:
-    """What is known of a model that works. Raises `BadInput` for one that does not."""
+    """Properties of a model that works. Raises `BadInput` for one that does not."""
     from tlmd.models import frontends
 
     frontends.check(request.name)

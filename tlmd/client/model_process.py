@@ -52,7 +52,7 @@ class ModelProcess:
         tasks: Path | None,
         on_stage: Callable[[str], None],
     ) -> dict[str, Any]:
-        """What is known of the model once it works; its tasks are written to `tasks`.
+        """The report on the model once it works; its tasks are written to `tasks`.
 
         Raises `BadInput` if it does not work, and `Failed`.
         """

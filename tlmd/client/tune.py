@@ -103,7 +103,7 @@ def run(request: TuneRequest, config: Config, display: Display | None = None) ->
 
 
 def _plan(accepted: dict[str, Any], job: JobRequest) -> str:
-    """What the job will do, in one line."""
+    """The plan of the job, in one line."""
     tasks, trials, time_budget = int(accepted["tasks"]), job.trials or 0, job.time_budget
     seconds = tasks * trials * _MEASURE_S + _FIXED_S
     if time_budget is not None:

@@ -1,4 +1,4 @@
-"""What `tlmd tune` is asked to do: the job, and what concerns this run alone."""
+"""The request of `tlmd tune`: the job, and options of this run alone."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ class Finding:
     """``ok``, ``warn`` or ``fail``."""
     detail: str
     mend: str = ""
-    """What the user can do; empty if there is nothing to do."""
+    """Advice for the user; empty if there is nothing to do."""
 
 
 def requirements() -> tuple[str, list[str]]:

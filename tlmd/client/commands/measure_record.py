@@ -35,7 +35,7 @@ class MeasuredRecord:
     outcome: Outcome
 
     def document(self) -> dict[str, Any]:
-        """What ``--json`` prints."""
+        """The document of ``--json``."""
         return {
             "id": self.record.candidate.id,
             "task": self.task.name,
@@ -49,7 +49,7 @@ class MeasuredRecord:
         }
 
     def text(self, verbose: bool) -> str:
-        """What the terminal shows; `verbose` adds the whole program."""
+        """The text for the terminal; `verbose` adds the whole program."""
         candidate = self.record.candidate
         parts = [
             f"{candidate.id}  {self.task.name} on {self.task.target.spec}",
@@ -132,7 +132,7 @@ def _decisions(space: TaskSpace, record: Record) -> tuple[str, ...]:
 
 
 def _value(decision: OpenDecision, value: Decision) -> str:
-    """What was decided, in words where the number alone says little."""
+    """A decision, in words where the number alone says little."""
     if decision.kind is DecisionKind.CATEGORY and value[0] < len(decision.options):
         return f"{decision.options[value[0]]} (option {value[0]})"
     if decision.kind is DecisionKind.PARALLEL and value == (0,):
