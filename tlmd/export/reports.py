@@ -202,7 +202,7 @@ def of_limit(task: dict[str, Any], limit: str) -> str:
 
 
 def untuned_text(result: TuneResult) -> str:
-    """What the reports say of the time of the untuned model."""
+    """The note of the reports on the time of the untuned model."""
     milliseconds = result.summary["e2e"]["untuned_ms"]
     if result.untuned_is_sum:
         return f"about {milliseconds / 1e3:.0f} s (the sum of its tasks)"

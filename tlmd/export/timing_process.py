@@ -27,7 +27,7 @@ def run(
     scratch: Path,
     doing: str,
 ) -> Any:
-    """What ``python -m MODULE PLAN`` prints. Raises `Failed`, which names what it was `doing`."""
+    """The JSON that ``python -m MODULE PLAN`` prints. Raises `Failed`, which names `doing`."""
     saved, path = scratch / "inputs.npz", scratch / "plan.json"
     np.savez(saved, *inputs)
     path.write_text(json.dumps({**plan, "inputs": str(saved), "cores": list(cores)}))

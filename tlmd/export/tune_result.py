@@ -1,4 +1,4 @@
-"""What `tlmd tune` and `tlmd export` return. Imports nothing heavy."""
+"""The result of `tlmd tune` and `tlmd export`. Imports nothing heavy."""
 
 from __future__ import annotations
 

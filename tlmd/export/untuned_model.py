@@ -48,7 +48,7 @@ class UntunedModel:
 def prepare(
     models: Sequence[LoweredModel], result: reports.Result, folder: Path
 ) -> list[UntunedModel]:
-    """The untuned models. Those to be timed are compiled; libraries are written to `folder`."""
+    """The untuned models. Models to be timed are compiled to libraries in `folder`."""
     untuned = {row.direct.id: row.untuned for row in result.rows()}
     prepared = []
     for number, model in enumerate(models, 1):
