@@ -1,4 +1,4 @@
-"""What a user chooses for the graphs of a model in PyTorch."""
+"""Options of a user for the graphs of a model in PyTorch."""
 
 from __future__ import annotations
 

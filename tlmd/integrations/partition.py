@@ -60,7 +60,7 @@ def region_names(graph: torch.fx.GraphModule) -> list[str]:
 def region_inputs(
     graph: torch.fx.GraphModule, example: Sequence[torch.Tensor]
 ) -> dict[str, list[torch.Tensor]]:
-    """What each region is called with when the graph runs on `example`."""
+    """The inputs of each region when the graph runs on `example`."""
     examples: dict[str, list[torch.Tensor]] = {}
     hooks = []
     for name in region_names(graph):

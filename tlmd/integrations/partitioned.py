@@ -43,7 +43,7 @@ class Partitioned:
         """Seconds per run of the whole graph, each time that it was found to be faster."""
         self._graph = partition.split(name, module, self._example, refused)
         self.regions = _compiled(name, self._graph, self._example, options)
-        """What runs for each region; its `reason` says why if that is eager PyTorch."""
+        """One for each region; its `reason` says why, if it runs eager PyTorch."""
         if not any(region.tasks for region in self.regions):
             raise BadInput(f"no region can be compiled ({self.regions[0].reason})")
         self._is_usable = True

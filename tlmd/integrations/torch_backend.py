@@ -75,7 +75,7 @@ def _needs_gradients(values: Sequence[Any]) -> bool:
 
 
 class OptimizedModel(torch.nn.Module):
-    """What `tlmd.optimize` returns: it is called as `original` is, and returns what that returns.
+    """The result of `tlmd.optimize`. It is called like `original`, and returns the same.
 
     Calls with gradients, and calls that `original` was not compiled for, run `original`. Its
     weights must not change. `functions` shows for each shape what runs.
