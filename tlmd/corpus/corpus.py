@@ -67,7 +67,7 @@ def paper_corpus() -> tuple[Workload, ...]:
 
 
 def held_out() -> tuple[Workload, ...]:
-    """The twelve held-out networks. Those that are fast to lower come first."""
+    """The twelve held-out networks. Networks that are fast to lower come first."""
     return _HELD_OUT
 
 
