@@ -200,7 +200,7 @@ class Channel:
 def serve(handle: Callable[[Channel], None]) -> int:
     """Run `handle` in the child and report its error to the parent; the exit code.
 
-    What libraries print goes to the log. The process ends with its parent.
+    The output of libraries goes to the log. The process ends with its parent.
     """
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     source, sink = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
