@@ -47,7 +47,7 @@ class Accepted:
     """How long each stage took."""
 
     notes: tuple[str, ...] = ()
-    """What the user should know, one line each."""
+    """Notes for the user, one line each."""
 
     @property
     def tasks(self) -> list[Task]:

@@ -154,7 +154,7 @@ def _loop_passes(expansions: bool) -> list[Any]:
 def _remove_patterns(module: IRModule, _context: PassContext) -> IRModule:
     """Remove attributes of functions, so that the database finds equal functions equal.
 
-    Those that say what a function was made from become one attribute of the module.
+    Attributes that name the origin of a function become one attribute of the module.
     """
     functions, origins = {}, {}
     for var, func in module.functions.items():

@@ -90,13 +90,13 @@ class AttentionPattern:
         return None if bias is None else FoundAttention(attention, views, bias)
 
     def value(self, expr: relax.Expr) -> Any:
-        """What a variable stands for."""
+        """The expression of a variable."""
         while isinstance(expr, relax.Var) and expr in self.values:
             expr = self.values[expr]
         return expr
 
     def _only(self, expr: relax.Expr, uses: int = 1) -> Any:
-        """What a variable stands for, through reshapes; None if anything else uses it."""
+        """The expression of a variable, through reshapes; None if anything else uses it."""
         while isinstance(expr, relax.Var) and expr in self.values:
             if self.uses[expr] != uses:
                 return None
@@ -127,7 +127,7 @@ class AttentionPattern:
         )
 
     def _scores(self, expr: relax.Expr, uses: int) -> _Scores | None:
-        """What is given to a softmax, if it is the scaled and biased matmul of two tensors."""
+        """The input of a softmax, if it is the scaled and biased matmul of two tensors."""
         value, bias = self._only(expr, uses), None
         if op_name(value) == "relax.add":
             sides = [self._only(side) for side in value.args]

@@ -38,7 +38,7 @@ class View:
     """Its shape is that of the variable, or one that it is reshaped to."""
 
     factor: float = 1.0
-    """What is read times this is the operand of the matmul."""
+    """The columns times this are the operand of the matmul."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ def _operand(shape: tuple[int, ...], moves: tuple[_Move, ...]) -> Operand | None
 
 
 def _move(value: relax.Expr, value_of: Callable[[Any], Any]) -> tuple[Any, _Move] | None:
-    """What `value` is made of, and how; None if not by a move."""
+    """The source of `value` and the move from it; None if no move made it."""
     name, shape = op_name(value), static_shape(value)
     if isinstance(value, relax.TupleGetItem):
         return _section(value_of(value.tuple_value), int(value.index))

@@ -21,7 +21,7 @@ ORIGIN = "tlmd.attention"
 class FuseAttention(PyExprMutator):  # type: ignore[misc]
     """Replaces the second matmul of attention by a call that computes all of it.
 
-    What the call replaces has no other use and is removed as dead code afterwards.
+    The replaced operators have no other use and are removed as dead code afterwards.
     """
 
     def prepare(self, func: relax.Function) -> None:

@@ -1,9 +1,9 @@
 """Fusion of operators, except where TVM would copy a costly expression many times.
 
-TVM writes an element-wise operator into each place that reads its result. What an image gets from a
-transposed convolution is a sum of terms with conditions; a polynomial (tanh, sigmoid) reads its
-argument some twenty times. Together that is an expression with hundreds of conditions, on which
-TVM's simplifier spends minutes. Then the sum stays a function of its own.
+TVM writes an element-wise operator into each place that reads its result. A pixel of a transposed
+convolution is a sum of terms with conditions; a polynomial (tanh, sigmoid) reads its argument some
+twenty times. Together they are an expression with hundreds of conditions, on which TVM's simplifier
+spends minutes. Then the sum stays a function of its own.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _OPAQUE = 8  # TVM's pattern of an operator that is never fused
 
 @dataclass
 class _Copies:
-    """What one element of a result copies, when everything element-wise is written into it."""
+    """Copies in one element of a result, when everything element-wise is written into it."""
 
     conditions: int = 0
     reads: Counter[Any] = field(default_factory=Counter)
@@ -83,7 +83,7 @@ def _copied(functions: Mapping[str, Any], group: relax.Function) -> set[str]:
 
 
 def _copies(function: tvm.tirx.PrimFunc) -> _Copies:
-    """What one element of the result of a function copies; `reads` by parameter."""
+    """Copies in one element of the result of a function; `reads` by parameter."""
     made = {
         parameter: _Copies(reads=Counter([index]))
         for index, parameter in enumerate(function.params)

@@ -29,7 +29,7 @@ _CONVOLUTION, _PRODUCT = "relax.nn.conv2d", "relax.matmul"
 _BYTES = {"uint8": 0, "int8": 128}
 """Dtype of the data -> what is added, so that it is an uint8, which CPUs multiply by int8."""
 _STORED = ("uint8", "int8", "uint16", "int16")
-"""What is spelled out, and int32 for biases. Eight-bit floats keep TVM's own loops."""
+"""Dtypes that are spelled out, and int32 for biases. Eight-bit floats keep TVM's own loops."""
 _TYPICAL = 73.0 * 73.0
 """The product of a typical data and weight, where both are uniform: 73 is the deviation of a byte.
 Scales are stored relative to it, so that sums of random bytes become numbers around 1, as checks
@@ -94,7 +94,7 @@ class IntegerProducts(PyExprMutator):  # type: ignore[misc]
         return self._scaled(sums, shifted, scale * weights.scales.reshape(1, -1, 1, 1), terms)
 
     def _unchanged(self, call: relax.Call) -> Any | None:
-        """What is quantised as it was before it was dequantised: its bytes, or the largest ones."""
+        """The bytes, or the largest ones, where they are quantised as before `dequantize`."""
         pool = self._call(call.args[0], _POOL)
         before = self._call(call.args[0] if pool is None else pool.args[0], _DEQUANTIZE)
         if before is None or isinstance(before.args[0], GenericConst):
@@ -137,7 +137,7 @@ class IntegerProducts(PyExprMutator):  # type: ignore[misc]
         return value if op_name(value) == name else None
 
     def _data(self, expr: relax.Expr) -> tuple[Any, float, int] | None:
-        """What was dequantised, in uint8, with its scale and zero point."""
+        """The data before `dequantize`, in uint8, with its scale and zero point."""
         call = self._call(expr, _DEQUANTIZE)
         if call is None or isinstance(call.args[0], GenericConst):
             return None
