@@ -218,7 +218,7 @@ class _Recurrence:
         return self._part(writer, given, place, [self.batch, self.width])
 
     def _part(self, writer: NodeWriter, x: str, place: int, shape: list[int]) -> str:
-        """What belongs to one direction."""
+        """The part of one direction."""
         ways = 2 if self.direction == "bidirectional" else 1
         return writer.reshape(writer.split(x, [1] * ways, 0)[place], shape)
 
