@@ -271,7 +271,7 @@ class Cluster:
     def _too_early(self, spec: ActorSpec) -> bool:
         """The registry starts first, because others call it. The trainer starts last.
 
-        Its start would take the cores from the first batch. What could not be started has a pause.
+        Its start would take the cores from the first batch. A failed start has a pause after it.
         """
         if not self._failures.may_start(spec.name):
             return True

@@ -32,7 +32,7 @@ def _outcomes(data: Any) -> tuple[Outcome, ...]:
 
 
 def pack_order(order: WriteOrder | SlotOrder) -> bytes:
-    """What the actor unpacks. The task is most of it, and the same in many orders."""
+    """The arguments, packed. The task is most of them, and the same in many orders."""
     return wire.pack_with(order, "task", _packed_task(order.task))
 
 

@@ -132,7 +132,7 @@ def _slots(
 
 
 def _target(settings: Settings, resource: str) -> str:
-    """What a slot that is offered by this resource measures for."""
+    """The target of a slot with this resource."""
     name = resource.partition(":")[2]
     return settings.config.measure.targets.get(name, CARD if name == CARD else "native")
 

@@ -142,7 +142,7 @@ def keep_to_build_cores(settings: Settings) -> None:
     """Move this process, Ray and all actors to the cores that no slot owns.
 
     Done when all of them have started and before anything is timed: starting takes half as long
-    with all cores. What starts later inherits it, and a slot's own processes widen it again.
+    with all cores. Threads that start later inherit it, and a slot's own processes widen it again.
     """
     if settings.slot_class != REAL_SLOT or not settings.is_local:
         return

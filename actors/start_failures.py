@@ -1,4 +1,4 @@
-"""What happens where an actor cannot be started: it is tried again, or the daemon ends."""
+"""Failed starts of actors: an actor is started again, or the daemon ends."""
 
 from __future__ import annotations
 
