@@ -75,16 +75,14 @@ def test_the_parts_of_weights_are_nearly_the_weights(weights: Any, parts: int, w
     found = numbers.transpose(1, 4, 2, 0, 3).reshape(taps, 2, words, panels * width)
     assert not found[..., columns:].any() and not found[:, :, 16:24].any()
     places = [*range(16), *range(24, 32)]
-    want = weights.reshape(taps, 2, half, columns)
-    error = np.abs(found[:, :, places, :columns] - want)
-    assert (error <= np.abs(want) * 2.0 ** (-8 * parts) + 1e-38).all()
+    want, got = weights.reshape(taps, 2, half, columns), found[:, :, places, :columns]
+    assert (np.abs(got - want) <= np.abs(want) * 2.0 ** (-8 * parts) + 1e-38).all()
 
 
 @given(st.integers(1, 3), st.integers(1, 50))
 def test_bytes_of_weights_lie_in_whole_rows(taps: int, columns: int) -> None:
-    rng = np.random.default_rng(taps * columns)
+    rng, panels, quads = np.random.default_rng(taps), -(-columns // 32), multiple(100, 64) // 4
     weights = rng.integers(-128, 128, (taps, 100, columns), dtype=np.int8)
-    panels, quads = -(-columns // 32), multiple(100, 64) // 4
     got = in_quads(weights, (panels, taps * quads, 1, 32)).view(np.int8)
     found = got.reshape(panels, taps, quads, 32, 4).transpose(1, 2, 4, 0, 3)
     found = found.reshape(taps, 4 * quads, panels * 32)
@@ -159,7 +157,6 @@ def test_unscheduled_programs_are_right_on_any_cpu(precision: str) -> None:
             assert 1e-4 * rms < error < tolerance("float32", 1, "bfloat16") * rms
 
 
-@pytest.mark.slow
 def test_kernels_prefetch_the_next_block_of_weights() -> None:
     *_, largest = sorted(made_for_unit(WITH_UNIT, FP32), key=lambda task: task.flops)
     space = TaskSpace(largest)
