@@ -150,7 +150,7 @@ def _check_cpu(config: dict[str, Any]) -> None:
 
 
 def _card() -> TargetInfo:
-    """The first CUDA card, with what its driver says; its name keeps unlike cards apart."""
+    """The first CUDA card, as its driver describes it; its name keeps unlike cards apart."""
     card = tvm.cuda(0)
     if not card.exist:
         raise BadInput(

@@ -48,7 +48,7 @@ def sketch(module: IRModule, parallel: int) -> list[Any]:
 
 
 def _rows(block: Any) -> int | None:
-    """Which dimension of the output is the last one of what is read; None: the last one itself."""
+    """The dimension of the output that is the last one of the input; None: the last one itself."""
     iterators = [one.var for one in block.iter_vars]
     if not isinstance(block.body, tirx.BufferStore):
         return None

@@ -1,4 +1,4 @@
-"""A sketch for what is computed of each channel alone: depthwise convolutions, pools and means.
+"""A sketch for operators of each channel alone: depthwise convolutions, pools and means.
 
 The channels are the last dimension, and fill vectors. A tile of rows x columns x vectors of the
 result stays in registers until its whole window is summed, and the padding is a condition. TVM's
