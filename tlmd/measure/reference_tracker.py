@@ -1,4 +1,4 @@
-"""Which tasks have reference outputs, by which their candidates are checked."""
+"""The tasks that have reference outputs, by which their candidates are checked."""
 
 from __future__ import annotations
 

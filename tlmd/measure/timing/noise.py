@@ -49,7 +49,7 @@ def fastest_of(readings: Sequence[Reading]) -> Reading:
 class Estimate:
     """Drift-corrected seconds; the true value lies in ``low .. high`` with `CONFIDENCE`.
 
-    ``crowded`` is what crowded caches may have cost, as a factor; it is part of the interval.
+    ``crowded`` is the possible cost of crowded caches, as a factor; it is part of the interval.
     """
 
     seconds: float

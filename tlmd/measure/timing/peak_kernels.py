@@ -104,7 +104,7 @@ def main(
 def multiply_adds(
     target: tvm.target.Target, info: TargetInfo, cores: tuple[int, ...]
 ) -> dict[str, float]:
-    """1e9 operations per second of all cores together, by the dtype of what is multiplied."""
+    """1e9 operations per second of all cores together, by the dtype of the factors."""
     rates = {}
     for dtype in ("float32", "float64"):
         built, arrays = _plain(target, info, dtype, len(cores), "parallel")
