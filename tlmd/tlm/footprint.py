@@ -1,4 +1,4 @@
-"""Which part of its operands a block touches while its iterators take some of their values."""
+"""The part of its operands that a block touches while its iterators take some values."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ class TaskBatch:
         self._set_decided(tasks, device)
 
     def log_probabilities(self, decoder: Decoder, quality: str) -> Tensor:
-        """As `TaskTensors.log_probabilities`, ``[tasks, sentences]``; 0 for what pads."""
+        """As `TaskTensors.log_probabilities`, ``[tasks, sentences]``; 0 for padding."""
         tokens = self._tokens.masked_fill(self._first, IDS[quality])
         hidden = decoder.masked(tokens, self._positions, self._visible)
         scores = decoder.logits(hidden.flatten(0, 1)[self._before])
