@@ -1,4 +1,4 @@
-"""Which words are legal at each decided token of a sentence, given the words before."""
+"""The legal words at each decided token of a sentence, given the words before."""
 
 from __future__ import annotations
 

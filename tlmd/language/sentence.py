@@ -130,7 +130,7 @@ def decode(sketches: tuple[Sketch, ...], tokens: list[int], task_id: str) -> Can
 
 
 def choice_mask(sketch: Sketch) -> list[bool]:
-    """Which tokens of a sentence are decided. These are the sketch and all values."""
+    """The decided tokens of a sentence: the sketch and all values."""
     form = layout(sketch)
     mask = [False] * form.length
     mask[1] = True
