@@ -1,4 +1,4 @@
-"""Learning: makes the next checkpoint from what was measured.
+"""Learning: makes the next checkpoint from the measured records.
 
 In: tasks, their records, a base checkpoint, the section ``train`` of the configuration. Out: a
 checkpoint with a report, and held-out examples, on which `gate` decides whether it is published.

@@ -1,6 +1,6 @@
 """Encode records for training: `python -m tlmd.learn.encode_records --records FILE --out FILE`.
 
-`FILE` is what `python -m tlmd.tlm.pretrain` trains on, on any machine and without TVM.
+`python -m tlmd.tlm.pretrain` trains on `FILE`, on any machine and without TVM.
 """
 
 from __future__ import annotations
