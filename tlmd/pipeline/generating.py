@@ -90,7 +90,7 @@ class Generating:
     def _is_due(self, seconds_left: float | None) -> bool:
         learning = self._learning
         if self._options.pipeline.strict and self._options.train.enabled:
-            # Step i writes batch i+1 with what was learnt from the batches before i.
+            # Step i writes batch i+1 with the version that has learnt from the batches before i.
             return learning.is_idle and learning.learnt >= self.number - 2
         if learning.is_idle or seconds_left is None:
             return True  # no newer checkpoint will be ready in time
@@ -141,7 +141,7 @@ class Generating:
         self._histories.forget_tasks(tasks)
 
     def on_left(self, worker: str) -> None:
-        """Its successor knows nothing of what was written before."""
+        """Its successor knows none of the candidates written before."""
         self._histories.forget(worker)
 
     def on_event(self, event: OrderDone | OrderLost | OrderFailed) -> None:

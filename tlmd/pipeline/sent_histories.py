@@ -1,4 +1,4 @@
-"""Which part of a task's history each generator has: an order carries only what is new."""
+"""The part of a task's history that each generator has: an order carries only the rest."""
 
 from __future__ import annotations
 
@@ -32,5 +32,5 @@ class SentHistories:
                 sent.pop(key, None)
 
     def forget(self, worker: str) -> None:
-        """A generator has died or failed: nothing is known of what it has."""
+        """A generator has died or failed: it may have any part of the history."""
         self._sent.pop(worker, None)

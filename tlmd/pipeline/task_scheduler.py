@@ -1,4 +1,4 @@
-"""Which tasks get the next measurements: fair shares among jobs, weight x expected gain within one.
+"""The next tasks to measure: fair shares among jobs, weight x expected gain within one.
 
 Within a job every group of alternatives gets its first candidates before any group gets more.
 """

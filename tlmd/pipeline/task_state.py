@@ -47,7 +47,7 @@ class TaskState:
         self.comparisons = 0  # of its group, since the newest record
         self.best_after_batch: list[float] = []  # seconds
         self.history: list[tuple[str, str]] = []
-        """Ids and module hashes of all that was measured here or is pending. It only grows, but for
+        """Ids and module hashes of all candidates measured here or pending. It only grows, but for
         `drop`."""
         self.history_begun = 0
         """How often it was begun anew."""
