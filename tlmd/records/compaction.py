@@ -21,7 +21,7 @@ _PORTION = 500  # rows that are removed in one statement
 
 @dataclass(frozen=True, slots=True)
 class StoredRow:
-    """Properties that decide whether a record stays. ``seconds`` is None for what was not verified.
+    """Properties that decide whether a record stays. ``seconds`` is None if it was not verified.
 
     Example: ``StoredRow(7, b"...", 1.7e9, compared=False, seconds=0.001)``.
     """

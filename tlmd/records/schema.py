@@ -146,7 +146,7 @@ def _number_tasks(db: sqlite3.Connection) -> None:
 
 
 def _add_signatures(db: sqlite3.Connection) -> None:
-    """From schema 3 to 4: tasks are also found by what they compute."""
+    """From schema 3 to 4: tasks are also found by their computations."""
     _run(db, _SIGNATURES)
     for (payload,) in db.execute("SELECT payload FROM tasks").fetchall():
         task = wire.unpack(Task, payload)

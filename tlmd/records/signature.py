@@ -18,7 +18,7 @@ from tlmd.data.types import Task
 
 
 def signature(task: Task) -> str:
-    """Hash of what a task computes; empty where its module cannot be read.
+    """Hash of a task's computation; empty where its module cannot be read.
 
     TVM is not needed: its JSON is a list of nodes that name each other by their places.
     """
