@@ -60,7 +60,7 @@ class JobManager:
         self._stages: dict[str, str] = {}
         self._specs: dict[str, tuple[JobSpec, JobState]] = {}
         self._summaries: dict[str, tuple[object, float, dict[str, Any]]] = {}
-        """Summaries by job, each with what it depends on, when it was made, and the summary."""
+        """Summaries by job, each with the state that it shows, its time, and the summary."""
         self._counts: dict[str, int] | None = None  # None: something has changed
         self._waiting: dict[str, tuple[TuningJob, list[Task]]] = {}
         self._extractors: dict[str, TaskExtractor] = {}
