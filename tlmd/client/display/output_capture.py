@@ -57,7 +57,7 @@ def captured_output(log: Path) -> Iterator[TextIO]:
 
 @contextlib.contextmanager
 def _all_to_stderr() -> Iterator[TextIO]:
-    """Keep standard output free of what libraries print."""
+    """Keep standard output free of the output of libraries."""
     _flush()
     kept = os.dup(1)
     os.dup2(2, 1)
