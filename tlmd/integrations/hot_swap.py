@@ -173,7 +173,7 @@ def shortest_times(runs: Sequence[Run], example: Sequence[Any]) -> list[float]:
 
 
 def improve_in_background(function: Function, name: str, state_dir: Path) -> None:
-    """Improve `function` with what the daemon of `state_dir` finds, as long as it is in use."""
+    """Improve `function` with the records of a daemon in `state_dir`, while it is in use."""
     arguments = (weakref.ref(function), name, state_dir)
     threading.Thread(target=_improve, args=arguments, name="tlmd", daemon=True).start()
 
