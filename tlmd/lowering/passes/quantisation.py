@@ -182,7 +182,7 @@ class IntegerProducts(PyExprMutator):  # type: ignore[misc]
 
 @mutator
 class SpellOutScales(PyExprMutator):  # type: ignore[misc]
-    """Replaces `quantize` and `dequantize` by what they compute; those of constants are folded."""
+    """Replaces `quantize` and `dequantize` by arithmetic; those of constants are folded."""
 
     def visit_call_(self, call: relax.Call) -> Any:
         call = super().visit_call_(call)
