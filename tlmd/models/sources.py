@@ -54,7 +54,7 @@ class SourceModel:
     """How the original is called."""
 
     outputs: Node
-    """The structure of what the original returns."""
+    """The structure of the original's outputs."""
 
     example: tuple[np.ndarray, ...] = ()
     """The inputs that came with the model. Empty: it has none."""

@@ -2,7 +2,7 @@
 
 With static shapes, ONNX Runtime computes what depends on shapes and weights only; exporters write
 long chains of `Shape`, `Gather` and `Concat` that TVM cannot follow. Operators that TVM lacks are
-replaced by what ONNX defines them to be.
+replaced by their definitions in ONNX.
 """
 
 from __future__ import annotations

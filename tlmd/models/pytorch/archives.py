@@ -39,7 +39,7 @@ def load_exported_program(path: Path) -> Any:
 
 
 def _why_unsafe(path: Path) -> str:
-    """Which part of the archive could run code when it is loaded; empty if none."""
+    """The part of the archive that could run code when it is loaded; empty if none."""
     with zipfile.ZipFile(path) as archive:
         names = archive.namelist()
         if not any(PurePosixPath(name).name == "archive_format" for name in names):

@@ -116,7 +116,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def unsupported(program: ExportedProgram, names: Iterable[str]) -> str:
-    """Which operators of the program TVM lacks, and where in the user's model each stands.
+    """The operators of the program that TVM lacks, each with its place in the user's model.
 
     Example: ``aten.histc in encoder.layer.0 (model.py:123)``.
     """

@@ -40,7 +40,7 @@ class FlatModel:
     """The example inputs."""
 
     def outputs(self) -> Node:
-        """Run it once on its example; the structure of what it returns. Raises `BadInput`."""
+        """The structure of the outputs, from one run on its example. Raises `BadInput`."""
         import torch
 
         args, kwargs = self.call.arguments_of(self.tensors)
