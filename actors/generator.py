@@ -36,7 +36,7 @@ class GeneratorActor:
         self._generator = Generator(self._read(blob), generate, seed)
 
     def describe(self) -> dict[str, Any]:
-        """Which version it uses."""
+        """The version that it uses."""
         return {"version": self._generator.version}
 
     def write(self, data: bytes) -> bytes:

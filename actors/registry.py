@@ -22,7 +22,7 @@ class RegistryActor:
         self._registry = Registry(Path(directory), Path(base), c.keep)
 
     def describe(self) -> dict[str, Any]:
-        """Which version is in force."""
+        """The version in force."""
         registry = self._registry
         return {"version": registry.current, "next_version": registry.next_version()}
 

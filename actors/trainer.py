@@ -1,4 +1,4 @@
-"""The trainer as an actor: makes the next checkpoint from what was measured."""
+"""The trainer as an actor: makes the next checkpoint from the measured records."""
 
 from __future__ import annotations
 
