@@ -11,6 +11,8 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import torch
+from torch.fx import Node
 from tvm import relax
 from tvm.ir import GenericConst
 
@@ -88,10 +90,8 @@ def _checked(converter: Converter) -> Converter:
     return convert
 
 
-def _as_in_torch(node: Any, importer: Any, result: Any) -> Any:
+def _as_in_torch(node: Node, importer: Any, result: Any) -> Any:
     """The result with PyTorch's dtype. Raises `NotConvertible` if it has another shape."""
-    import torch
-
     value = node.meta.get("val")
     if not isinstance(value, torch.Tensor) or not isinstance(result, relax.Expr):
         return result
@@ -108,20 +108,20 @@ def _as_in_torch(node: Any, importer: Any, result: Any) -> Any:
     return _cast(importer, result, _result_dtype(node))
 
 
-def _result_dtype(node: Any) -> str:
+def _result_dtype(node: Node) -> str:
     return str(node.meta["val"].dtype).removeprefix("torch.")
 
 
-def _emit(importer: Any, expr: Any) -> Any:
+def _emit(importer: Any, expr: relax.Expr) -> Any:
     return importer.block_builder.emit(expr)
 
 
-def _cast(importer: Any, value: Any, dtype: str) -> Any:
+def _cast(importer: Any, value: relax.Expr, dtype: str) -> Any:
     same = str(value.ty.dtype) == dtype
     return value if same else _emit(importer, relax.op.astype(value, dtype))
 
 
-def _operands(node: Any, importer: Any, dtype: str) -> list[Any]:
+def _operands(node: Node, importer: Any, dtype: str) -> list[Any]:
     """The first two arguments in `dtype`; numbers become constants."""
     values = [importer.env[arg] if hasattr(arg, "users") else arg for arg in node.args[:2]]
     return [
@@ -130,19 +130,19 @@ def _operands(node: Any, importer: Any, dtype: str) -> list[Any]:
     ]
 
 
-def _multiply(importer: Any, left: Any, right: Any, dtype: str) -> Any:
+def _multiply(importer: Any, left: relax.Expr, right: relax.Expr, dtype: str) -> Any:
     """The matrix product in the dtype of its accumulation."""
     wide = "float32" if dtype in ("float16", "bfloat16") else dtype
     return _emit(importer, relax.op.matmul(left, right, out_dtype=wide))
 
 
-def _product(node: Any, importer: Any) -> Any:
+def _product(node: Node, importer: Any) -> Any:
     left, right = (importer.env[arg] for arg in node.args[:2])
     dtype = _result_dtype(node)
     return _cast(importer, _multiply(importer, left, right, dtype), dtype)
 
 
-def _product_with_addend(node: Any, importer: Any) -> Any:
+def _product_with_addend(node: Node, importer: Any) -> Any:
     addend, left, right = (importer.env[arg] for arg in node.args[:3])
     dtype = _result_dtype(node)
     total = _multiply(importer, left, right, dtype)
@@ -197,7 +197,7 @@ def _scan(op: Callable[..., Any]) -> Converter:
     return convert
 
 
-def _integer_division(node: Any, importer: Any) -> Any:
+def _integer_division(node: Node, importer: Any) -> Any:
     left, right = _operands(node, importer, _result_dtype(node))
     floor = node.kwargs["rounding_mode"] == "floor"
     return _emit(importer, (relax.op.floor_divide if floor else relax.op.divide)(left, right))
@@ -218,7 +218,7 @@ def _extreme(op: Callable[..., Any]) -> Converter:
     return convert
 
 
-def _not_equal(node: Any, importer: Any) -> Any:
+def _not_equal(node: Node, importer: Any) -> Any:
     """NaN differs from everything; in TVM it does not."""
     dtype = str(importer.env[node.args[0]].ty.dtype)
     values = _operands(node, importer, dtype)
