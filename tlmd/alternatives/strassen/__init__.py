@@ -1,5 +1,5 @@
 """Strassen's algorithm: large GEMMs with constant weights by fewer products.
 
-In: the direct program of a task. Out: a program in parts of matrices (`strassen`), its matrices
-and weights (`multiplications`), and its sketches (`strassen_sketches`).
+In: the direct program of a task. Out: a program in parts of matrices (`strassen`), its sketches
+(`strassen_sketches`), its matrices and weights (`declaration`).
 """
