@@ -8,12 +8,12 @@ of `JobRequest`. An option more is one field here, and its use.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, get_args
 
 from pydantic import Field, StrictBool, StrictFloat, StrictInt, model_validator
 
 from tlmd.data.model_spec import ModelSpec
-from tlmd.data.option import Option, duration, positive
+from tlmd.data.option import Group, Option, duration, positive
 
 if TYPE_CHECKING:
     from tlmd.data.config import TuneConfig
@@ -100,8 +100,8 @@ class JobRequest(ModelSpec):
     @classmethod
     def keywords(cls) -> dict[str, str]:
         """The name of the field for each keyword in Python."""
-        groups = ("model", "job", "submit", "train", "client")
-        return {option.keyword or name: name for name, _, option in cls.options(*groups)}
+        options = cls.options(*get_args(Group))
+        return {option.keyword or name: name for name, _, option in options}
 
     @classmethod
     def from_keywords(cls, model: str, keywords: Mapping[str, Any]) -> tuple[Self, dict[str, Any]]:

@@ -85,13 +85,13 @@ def _plain(value: Any) -> Any:
     """Encode a type that msgpack does not know. msgpack encodes all other types itself, in C."""
     if isinstance(value, enum.Enum):
         return value.value
-    if hasattr(value, "model_dump"):
-        return value.model_dump(by_alias=True)
     return _values_of(typing.cast(Any, type(value)))(value)
 
 
 @functools.cache
-def _values_of(cls: type[Any]) -> Callable[[Any], tuple[Any, ...]]:
+def _values_of(cls: type[Any]) -> Callable[[Any], Any]:
+    if hasattr(cls, "model_dump"):
+        return lambda value: value.model_dump(by_alias=True)
     if not dataclasses.is_dataclass(cls):
         raise TypeError(f"a {cls.__name__} cannot cross a process")
     names = _names_of(cls)

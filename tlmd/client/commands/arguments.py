@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, get_args
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, get_args, get_origin
 
 from tlmd.client.commands.table import COMMANDS, Command
 from tlmd.data.errors import BadInput
@@ -79,9 +79,7 @@ def _add_field(parser: argparse.ArgumentParser, name: str, field: Any, option: O
         parser.add_argument(name, metavar=option.metavar)
         return
     settings: dict[str, Any] = {"dest": name, "help": field.description, "default": None}
-    choices = [c for c in get_args(field.annotation) if isinstance(c, str)] or [
-        c for part in get_args(field.annotation) for c in get_args(part) if isinstance(c, str)
-    ]
+    choices = _choices(field.annotation)
     if field.annotation is bool:
         settings["action"] = "store_true"
     elif choices:
@@ -91,6 +89,13 @@ def _add_field(parser: argparse.ArgumentParser, name: str, field: Any, option: O
     if option.repeats:
         settings["action"] = "append"
     parser.add_argument(f"--{(option.keyword or name).replace('_', '-')}", **settings)
+
+
+def _choices(annotation: Any) -> list[str]:
+    """The texts of a `Literal`, also of one that may be None."""
+    if get_origin(annotation) is Literal:
+        return list(get_args(annotation))
+    return [text for part in get_args(annotation) for text in _choices(part)]
 
 
 def _add_common(parser: argparse.ArgumentParser) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
-from pathlib import Path
 
+from tlmd.client.commands.arguments import state_dir
 from tlmd.data.errors import BadInput
 
 
@@ -14,12 +14,12 @@ def exchange(options: argparse.Namespace) -> int:
 
     config = configuration.load(options.config)
     from tlmd.client.display.output_capture import captured_output
-    from tlmd.data.state_dir import default_state_dir, make_state_dir
+    from tlmd.data.state_dir import make_state_dir
     from tlmd.measure.cores.core_plan import plan_cores
     from tlmd.space import tvm_alone
 
     cores = plan_cores(run=config.measure.run_cores or None)
-    state = make_state_dir(options.state_dir or default_state_dir())
+    state = make_state_dir(state_dir(options))
     with captured_output(state / "logs" / "records.log"):
         tvm_alone.import_tvm()
         from tlmd.client.commands import interchange
@@ -38,19 +38,17 @@ def exchange(options: argparse.Namespace) -> int:
 
 def show(options: argparse.Namespace) -> int:
     from tlmd.client.commands import record_list
-    from tlmd.data.state_dir import default_state_dir
 
-    state = options.state_dir or default_state_dir()
+    state = state_dir(options)
     rows = record_list.newest_records(state, options.n, options.failed, options.task)
     print(json.dumps(rows, indent=1) if options.json else record_list.text(rows))
     return 0
 
 
 def check(options: argparse.Namespace) -> int:
-    from tlmd.data.state_dir import default_state_dir
     from tlmd.records.store import RecordStore
 
-    path = Path(options.state_dir or default_state_dir()) / "records.sqlite"
+    path = state_dir(options) / "records.sqlite"
     with RecordStore(path, read_only=True) as store:
         store.check_records()
         counts = store.counts()
@@ -62,11 +60,10 @@ def check(options: argparse.Namespace) -> int:
 
 
 def compact(options: argparse.Namespace) -> int:
-    from tlmd.data.state_dir import default_state_dir
     from tlmd.records.compaction import tasks_of_unfinished_jobs
     from tlmd.records.store import RecordStore
 
-    state = Path(options.state_dir or default_state_dir())
+    state = state_dir(options)
     path = state / "records.sqlite"
     if not path.exists():
         raise BadInput(f"{state} holds no records; `tlmd tune` measures some")
@@ -89,10 +86,9 @@ def measure(options: argparse.Namespace) -> int:
 
     config = configuration.load(options.config)
     from tlmd.client.display.output_capture import captured_output
-    from tlmd.data.state_dir import default_state_dir
     from tlmd.space import tvm_alone
 
-    state = Path(options.state_dir or default_state_dir()).absolute()
+    state = state_dir(options)
     if not (state / "records.sqlite").exists():
         raise BadInput(f"{state} holds no records; `tlmd tune` measures some")
     with captured_output(state / "logs" / "measure.log"):
