@@ -136,7 +136,7 @@ def test_a_job_starts_and_its_curve_grows(live: LivePage, job: tlmd.Job) -> None
     wait_for(lambda: live.points() >= 3, _SECONDS, "curve")
     before, measured = live.points(), live.number("#candidates")
     wait_for(lambda: live.points() > before, _SECONDS, "longer curve")
-    assert live.number("#candidates") > measured
+    wait_for(lambda: live.number("#candidates") > measured, _SECONDS, "more candidates")
     tasks = live.page.locator("#tasks tr")
     assert tasks.count() == len(job.status()["tasks"]) >= 3
     assert "µs" in tasks.first.inner_text()
