@@ -51,6 +51,7 @@ def normalise(program: ExportedProgram, convertible: Iterable[str]) -> Any:
     if has_open_inputs(program):
         return program.run_decompositions()
     table = _table(frozenset(convertible))
+    allow_all_strides(program.graph)
     # A copy, because PyTorch takes entries out.
     program = program.run_decompositions({**table, **_custom(program)})
     further = _indexed_pools(program) | _statistics(program)
@@ -59,6 +60,16 @@ def normalise(program: ExportedProgram, convertible: Iterable[str]) -> Any:
     _drop_checks(program)
     fold_constants(program)
     return program
+
+
+def allow_all_strides(graph: torch.fx.Graph) -> None:
+    """Let views accept all strides: decompositions and libraries give others than the operator.
+
+    The attention of a batch of two is an example: its decomposition has other strides.
+    """
+    for node in graph.nodes:
+        if node.target is torch.ops.aten.view.default:
+            node.target = torch.ops.aten.reshape.default
 
 
 def has_open_inputs(program: ExportedProgram) -> bool:
