@@ -16,9 +16,10 @@ import numpy as np
 from tlmd.data.errors import BadInput
 from tlmd.export.huge_pages import in_huge_pages
 from tlmd.models import structure
+from tlmd.models.call_structure import CallStructure
 from tlmd.models.pytorch.tensors import to_numpy
 from tlmd.models.sources import InputInfo, SourceModel, numpy_dtype
-from tlmd.models.structure import CallStructure, Node
+from tlmd.models.structure import Node
 
 CPU = "cpu"
 _FILE = "model.json"
@@ -60,6 +61,7 @@ class Library:
         self._machine = machine
         self._device = device
         self._lock = threading.Lock()
+        self._constants: frozenset[int] | None = None
 
     def __call__(self, tensors: Sequence[Any]) -> list[Any]:
         """Run it. Outputs are torch tensors if an input was one, else numpy arrays.
@@ -69,8 +71,7 @@ class Library:
         pairs = zip(tensors, self.inputs, strict=True)
         arrays = [_as_tvm(value, info, self._device) for value, info in pairs]
         with self._lock:
-            outputs = self._machine["main"](*arrays)
-        flat = [outputs] if hasattr(outputs, "numpy") else list(outputs)
+            flat = _own(self._run(arrays), arrays, self._constants_of(arrays))
         torch_devices = {value.device.type for value in tensors if _is_torch(value)}
         if not torch_devices:
             return [output.numpy() for output in flat]
@@ -78,6 +79,29 @@ class Library:
         if self._device not in torch_devices:
             flat = [_on_device(output, CPU) for output in flat]
         return [from_dlpack(output) for output in flat]
+
+    def _run(self, arrays: Sequence[Any]) -> list[Any]:
+        outputs = self._machine["main"](*arrays)
+        return [outputs] if hasattr(outputs, "numpy") else list(outputs)
+
+    def _constants_of(self, arrays: Sequence[Any]) -> frozenset[int]:
+        """Addresses of outputs that are constants: two runs return the same memory."""
+        if self._constants is None:
+            first, second = self._run(arrays), self._run(arrays)
+            self._constants = frozenset({t.data_ptr() for t in first}) & {
+                t.data_ptr() for t in second
+            }
+        return self._constants
+
+
+def _own(outputs: list[Any], inputs: Sequence[Any], constants: frozenset[int]) -> list[Any]:
+    """The outputs, each in memory of its own, so that a caller may change it in place."""
+    taken = {value.data_ptr() for value in inputs} | constants
+    for index, output in enumerate(outputs):
+        if output.data_ptr() in taken and output.numel():
+            outputs[index] = output = output.copyto(output.device)
+        taken.add(output.data_ptr())
+    return outputs
 
 
 def use_threads(count: int) -> None:
