@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tlmd.client.connection import Daemon
     from tlmd.client.job import Job
     from tlmd.export.tune_result import TuneResult
-    from tlmd.integrations.torch_backend import optimize
+    from tlmd.integrations.optimized_model import optimize
 
 __all__ = [
     "Daemon",
@@ -33,7 +33,7 @@ _LAZY = {
     "tune": "tlmd.api",
     "check": "tlmd.api",
     "load": "tlmd.api",
-    "optimize": "tlmd.integrations.torch_backend",
+    "optimize": "tlmd.integrations.optimized_model",
     "start": "tlmd.api",
     "connect": "tlmd.api",
     "Daemon": "tlmd.client.connection",

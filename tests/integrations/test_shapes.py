@@ -10,7 +10,8 @@ from torch import nn
 
 import tlmd
 from tests.support.torch_graphs import Graphs
-from tlmd.integrations import torch_backend
+from tlmd.integrations import libraries
+from tlmd.integrations.libraries import CompileTime
 
 pytestmark = pytest.mark.slow
 
@@ -29,8 +30,9 @@ class Reshaping(nn.Module):
 
 
 @pytest.fixture(autouse=True)
-def _prepare(small_tlm: Path) -> None:
-    """These tests use a small TLM."""
+def _prepare(small_tlm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """These tests use a small TLM, and compile for each shape at its first call."""
+    monkeypatch.setattr(CompileTime, "seconds", property(lambda _: 0.0, lambda _, value: None))
     torch.manual_seed(0)
     torch._dynamo.reset()
 
@@ -54,7 +56,7 @@ def test_symbolic_sizes_become_numbers(tmp_path: Path, dynamic: bool | None) -> 
 def test_after_some_shapes_further_ones_stay_eager(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(torch_backend, "_MOST", 1)
+    monkeypatch.setattr(libraries, "MOST", 1)
     graphs = Graphs(tmp_path)
     model = Reshaping().eval()
     compiled = torch.compile(model, backend=graphs, dynamic=True)

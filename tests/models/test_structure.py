@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tlmd.data.errors import BadInput
-from tlmd.models import structure
+from tlmd.models import call_structure, structure
 from tlmd.models.structure import Node
 
 
@@ -62,8 +62,8 @@ def test_a_value_comes_back_through_json(value: Any) -> None:
 def test_a_call_is_bound_as_it_was_described(args: list[Any], kwargs: dict[str, Any]) -> None:
     def function(*args: Any, **kwargs: Any) -> None: ...
 
-    call, tensors = structure.describe_call(function, args, kwargs, is_leaf)
-    call = structure.CallStructure.from_json(json.loads(json.dumps(call.to_json())))
+    call, tensors = call_structure.describe_call(function, args, kwargs, is_leaf)
+    call = call_structure.CallStructure.from_json(json.loads(json.dumps(call.to_json())))
     assert call.bind(args, kwargs) == tensors
     assert call.arguments_of(tensors) == (args, kwargs)
     assert len(call.input_names()) == len(tensors)
@@ -73,7 +73,9 @@ def test_arguments_may_be_given_by_position_or_by_name() -> None:
     def forward(ids: Any, mask: Any = None, labels: Any = None) -> None: ...
 
     a, b = Leaf(), Leaf()
-    call, _ = structure.describe_call(forward, (a,), {"mask": {"x": b}, "labels": None}, is_leaf)
+    call, _ = call_structure.describe_call(
+        forward, (a,), {"mask": {"x": b}, "labels": None}, is_leaf
+    )
     assert call.input_names() == ["ids", "mask.x"]
     assert call.bind((), {"mask": {"x": b}, "ids": a}) == call.bind((a, {"x": b}), {}) == [a, b]
     for args, kwargs, words in (
@@ -86,6 +88,19 @@ def test_arguments_may_be_given_by_position_or_by_name() -> None:
     ):
         with pytest.raises(TypeError, match=words):
             call.bind(args, kwargs)
+
+
+def test_what_is_no_default_must_be_given() -> None:
+    def forward(x: Any, double: bool = False, scale: float = 1.0) -> None: ...
+
+    a = Leaf()
+    call, _ = call_structure.describe_call(forward, (a,), {"double": True, "scale": 1.0}, is_leaf)
+    assert call.bind((a, True), {}) == call.bind((), {"x": a, "double": True}) == [a]
+    with pytest.raises(TypeError, match="needs the argument double"):
+        call.bind((a,), {})
+    for other in (1, 1.0, "True"):  # equal for Python, but not the same to a model
+        with pytest.raises(TypeError, match="compiled with double=True"):
+            call.bind((a, other), {})
 
 
 def test_an_unknown_container_is_refused_with_its_place() -> None:

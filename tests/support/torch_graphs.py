@@ -11,10 +11,14 @@ import torch
 from torch import nn
 
 from tlmd.integrations import hot_swap, torch_backend
+from tlmd.integrations.programs import ProgramSource
 
 
 def use_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let libraries be put in use, however long they take."""
+    """Let libraries be put in use, however long they take, and be made of TVM's default programs.
+
+    Writing programs would take most of a test's time.
+    """
 
     def times(runs: Sequence[Any], example: Sequence[Any]) -> list[float]:
         for run in runs:
@@ -22,6 +26,7 @@ def use_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
         return [2.0, 1.0]
 
     monkeypatch.setattr(hot_swap, "shortest_times", times)
+    monkeypatch.setattr(ProgramSource, "propose", lambda self, task: None)
 
 
 class Flat(nn.Module):
@@ -42,10 +47,15 @@ class Graphs:
 
     def __init__(self, state_dir: Path) -> None:
         self._options = {"state_dir": str(state_dir), "background": False}
-        self.functions: list[Any] = []
+        self._graphs: list[Any] = []
 
     def __call__(self, graph: Any, example: Sequence[Any]) -> Any:
         found = torch_backend.backend(graph, example, options=self._options)
         assert isinstance(found, torch_backend._Graph)
-        self.functions.append(found._run.functions)
+        self._graphs.append(found)
         return found
+
+    @property
+    def functions(self) -> list[Any]:
+        """What each graph has compiled."""
+        return [graph.functions for graph in self._graphs]

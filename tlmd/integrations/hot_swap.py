@@ -20,8 +20,10 @@ from tlmd.data.config import Config
 from tlmd.data.errors import BadInput, TlmdError
 from tlmd.data.types import JobState, Task
 from tlmd.export.compiled_model import use_threads
+from tlmd.integrations import call_context
 from tlmd.integrations.graph_options import GraphOptions
-from tlmd.integrations.programs import ProgramSource
+from tlmd.integrations.programs import COMPILING, ProgramSource
+from tlmd.integrations.weights import Weights
 from tlmd.lowering import acceptance
 from tlmd.lowering.alternatives import check_precision
 from tlmd.lowering.preparation import lower_source, merged_tasks
@@ -77,7 +79,14 @@ class HotSwapped:
         options: GraphOptions,
         programs: ProgramSource | None = None,
     ) -> None:
-        self._eager: Run = lambda tensors: list(module(*tensors))
+        settings = call_context.context()
+
+        def eager(tensors: Sequence[Any]) -> list[Any]:
+            with call_context.with_settings(settings):  # of this thread, in any thread
+                return list(module(*tensors))
+
+        self._eager: Run = eager
+        self._weights = Weights([*module.parameters(), *module.buffers()])
         self._current = self._eager
         self._calls = Calls(options.state_dir / "references")
         self._example = [t.detach().clone() for t in example]
@@ -116,7 +125,9 @@ class HotSwapped:
 
     def improve(self) -> bool:
         """Compile with the records there are now; whether a faster library is in use."""
-        return self._try_compile()
+        with COMPILING:
+            # TVM reads the weights where they were: that memory may be gone, if they have moved.
+            return not self._weights.have_moved() and self._try_compile()
 
     def save_tasks(self, path: Path) -> None:
         """Write the tasks of the graph for a daemon."""

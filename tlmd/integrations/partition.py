@@ -10,13 +10,12 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch
-from torch.export.graph_signature import OutputKind
 from torch.fx.passes.utils.fuser_utils import fuse_by_partitions
 
 from tlmd.data.errors import BadInput, TlmdError
 from tlmd.models.pytorch import torch_frontend
-from tlmd.models.pytorch.importer import is_supported
-from tlmd.models.pytorch.normalise import normalise
+from tlmd.models.pytorch.importer import check_effects, is_supported
+from tlmd.models.pytorch.normalise import allow_all_strides, normalise
 from tlmd.models.pytorch.operators import converters
 from tlmd.models.sources import first_line
 
@@ -103,9 +102,7 @@ def _split(
 
 def _check_effects(name: str, program: Any) -> None:
     """Refuse what does more than compute outputs, and what depends on strides."""
-    allowed = (OutputKind.USER_OUTPUT, OutputKind.TOKEN)
-    if any(spec.kind not in allowed for spec in program.graph_signature.output_specs):
-        raise BadInput(f"{name} changes an input or a buffer")
+    check_effects(name, program)
     for node in program.graph.nodes:
         if not isinstance(node.target, torch._ops.OpOverload):
             continue
@@ -119,9 +116,8 @@ def _check_effects(name: str, program: Any) -> None:
 
 def _clean(graph: torch.fx.Graph) -> None:
     """Let views accept all strides, as outputs of libraries are contiguous. Erase old weights."""
+    allow_all_strides(graph)
     for node in list(graph.nodes):
-        if node.target is torch.ops.aten.view.default:
-            node.target = torch.ops.aten.reshape.default
         if node.op == "get_attr" and not node.users:
             graph.erase_node(node)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,9 @@ from tlmd.records.store import RecordStore
 from tlmd.space.hardware import target as targets
 from tlmd.space.space import TaskSpace
 from tlmd.tlm.torch_settings import one_thread
+
+COMPILING = threading.RLock()
+"""Held while something is exported or compiled: PyTorch's and TVM's tables are for one thread."""
 
 _GUESSED_S = 1.0  # the time of a program that was not measured: any record is better
 
@@ -98,7 +102,7 @@ class ProgramSource:
         key = (task.id, task.module)
         if key not in self._traces:
             if task.id not in self._guesses:
-                proposal = self._propose(task)
+                proposal = self.propose(task)
                 self._guesses[task.id] = proposal.candidate if proposal else None
                 self._traces[key] = proposal.trace if proposal else ""
             else:
@@ -106,7 +110,8 @@ class ProgramSource:
                 self._traces[key] = TaskSpace(task).trace_json(candidate) if candidate else ""
         return self._traces[key]
 
-    def _propose(self, task: Task) -> Proposal | None:
+    def propose(self, task: Task) -> Proposal | None:
+        """The TLM's first choice; None if it writes nothing for the task."""
         if self._generator is None:
             from tlmd.generate.generator import Generator
             from tlmd.tlm import checkpoint

@@ -1,7 +1,6 @@
-"""Models in PyTorch that get faster while they are used.
+"""The backend ``tlmd`` of `torch.compile`: graphs that get faster while they are used.
 
-    model = torch.compile(model, backend="tlmd")      # or
-    model = tlmd.optimize(model, example_inputs)
+    model = torch.compile(model, backend="tlmd")
 
 The first call compiles the graph with the best programs there are, and compares its outputs with
 eager PyTorch. Its tasks go to the daemon of the state directory. Whenever the daemon has found
@@ -14,6 +13,7 @@ from __future__ import annotations
 
 import logging
 import struct
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,124 +22,14 @@ import torch
 
 from tlmd.data.model_spec import FP32
 from tlmd.data.state_dir import default_state_dir
-from tlmd.integrations import partitioned
+from tlmd.integrations import call_context, partitioned
+from tlmd.integrations.eager_outputs import EagerOutputs
 from tlmd.integrations.graph_options import GraphOptions
 from tlmd.integrations.hot_swap import Function
-from tlmd.models import structure
-from tlmd.models.pytorch import torch_frontend
+from tlmd.integrations.libraries import CompileTime, Key, Libraries, Shapes, key_of, layout_of
+from tlmd.integrations.weights import Weights
 
 _log = logging.getLogger("tlmd.integrations")
-Shapes = tuple[tuple[int, ...], ...]
-_MOST = 8  # combinations of shapes; compiling for one takes seconds
-
-
-class _ByShape:
-    """One function for each combination of shapes that a flat module is called with.
-
-    `module` returns the module for the values of the inputs that are integers.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        module: Callable[[Sequence[int]], torch.nn.Module],
-        options: GraphOptions,
-    ) -> None:
-        self._name, self._module, self._options = name, module, options
-        self._dtypes: list[torch.dtype] = []
-        self.functions: dict[Shapes, Function] = {}
-
-    def find(self, tensors: Sequence[Any], numbers: Sequence[int] = ()) -> Function | None:
-        """The function for such inputs. It compiles for new shapes, but not for new dtypes.
-
-        None after `_MOST` combinations: what calls it then runs eager PyTorch.
-        """
-        shapes = (*((number,) for number in numbers), *(tuple(t.shape) for t in tensors))
-        dtypes = [t.dtype for t in tensors]
-        self._dtypes = self._dtypes or dtypes
-        if dtypes != self._dtypes:
-            return None
-        if shapes not in self.functions:
-            if len(self.functions) >= _MOST:
-                return None
-            self.functions[shapes] = partitioned.build(
-                self._name, self._module(numbers), tensors, self._options
-            )
-            if len(self.functions) == _MOST:
-                _log.warning("%s: calls with further shapes run in eager PyTorch", self._name)
-        return self.functions[shapes]
-
-
-def _needs_gradients(values: Sequence[Any]) -> bool:
-    return torch.is_grad_enabled() and any(getattr(v, "requires_grad", False) for v in values)
-
-
-class OptimizedModel(torch.nn.Module):
-    """The result of `tlmd.optimize`. It is called like `original`, and returns the same.
-
-    Calls with gradients, and calls that `original` was not compiled for, run `original`. Its
-    weights must not change. `functions` shows for each shape what runs.
-    """
-
-    def __init__(self, original: torch.nn.Module, example: Any, options: GraphOptions) -> None:
-        super().__init__()
-        torch_frontend.without_cache(original)
-        args, kwargs = torch_frontend.arguments(example)
-        self.original = original
-        self.training = False
-        self._call, tensors = structure.describe_call(
-            original.forward, args, kwargs, torch.is_tensor
-        )
-        with torch.no_grad():
-            outputs = original(*args, **kwargs)
-        self._outputs = structure.describe(outputs, torch.is_tensor, [])
-        flat = torch_frontend.flat_module(original, self._call)
-        name = type(original).__name__
-        self._run = _ByShape(name, lambda _: flat, options)
-        with torch.no_grad():
-            self._run.find(tensors)
-
-    @property
-    def functions(self) -> Mapping[Shapes, Function]:
-        """For each combination of input shapes, what runs."""
-        return self._run.functions
-
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the model."""
-        try:
-            tensors = self._call.bind(args, kwargs)
-        except TypeError:  # another call than the one that was compiled
-            return self.original(*args, **kwargs)
-        if not all(map(torch.is_tensor, tensors)):
-            return self.original(*args, **kwargs)
-        if _needs_gradients([*tensors, *self.original.parameters()]):
-            return self.original(*args, **kwargs)
-        function = self._run.find(tensors)
-        if function is None:
-            return self.original(*args, **kwargs)
-        return structure.rebuild(self._outputs, function(tensors))
-
-
-def optimize(
-    model: torch.nn.Module,
-    example_inputs: Any,
-    *,
-    state_dir: str | Path | None = None,
-    background: bool = True,
-    precision: str = FP32,
-    strict_numerics: bool = False,
-) -> OptimizedModel:
-    """Return `model` as a module that gets faster while it is used.
-
-    `example_inputs` is a tuple of positional inputs, a dict of keyword inputs, or one tensor. With
-    `background`, the daemon that runs on `state_dir` tunes it; without one, only records that are
-    there already are used. `precision` and `strict_numerics` are those of `tlmd.tune`. Use the
-    result without gradients (``torch.no_grad()``). Raises `BadInput` for a precision that is
-    unknown or that this CPU does not have.
-    """
-    state = Path(state_dir) if state_dir else default_state_dir()
-    options = GraphOptions(state.absolute(), background, precision, strict_numerics)
-    return OptimizedModel(model.eval(), example_inputs, options)
 
 
 def backend(
@@ -147,11 +37,12 @@ def backend(
     example_inputs: Sequence[Any],
     *,
     options: Mapping[str, Any] | None = None,
+    mode: str | None = None,
 ) -> Callable[..., Any]:
     """The backend ``tlmd`` of `torch.compile`. Its options are those of `optimize`.
 
     Parameters and buffers of the model become constants of the compiled graph. If they change, the
-    graph runs in eager PyTorch.
+    graph runs in eager PyTorch. `mode` changes nothing: the daemon tunes until it gains nothing.
     """
     chosen = dict(options or {})
     state = Path(chosen.pop("state_dir", "") or default_state_dir()).absolute()
@@ -180,40 +71,78 @@ class _Graph:
         example: Sequence[Any],
         options: GraphOptions,
     ) -> None:
-        self._graph = graph
-        self._weights = {i: value for i, value in enumerate(example) if _is_weight(value)}
-        self._versions = {i: value._version for i, value in self._weights.items()}
+        self._graph, self._options = graph, options
+        self._fixed = {i: value for i, value in enumerate(example) if _is_weight(value)}
+        self._weights = Weights(self._fixed.values())
         self._numbers = [i for i, value in enumerate(example) if not torch.is_tensor(value)]
-        self._floats = [i for i in _float_inputs(graph, example) if i not in self._weights]
-        fixed = {*self._weights, *self._numbers, *self._floats}
+        self._floats = [i for i in _float_inputs(graph, example) if i not in self._fixed]
+        fixed = {*self._fixed, *self._numbers, *self._floats}
         self._inputs = [i for i in range(len(example)) if i not in fixed]
-        self._run = _ByShape("graph", self._module, options)
+        self._libraries = Libraries("graph", CompileTime())
+        self._has_effects = False
+        """Whether it changes an input or a weight."""
+
+    @property
+    def functions(self) -> dict[Shapes, Function]:
+        """For each combination of input shapes, what was compiled."""
+        return self._libraries.functions
 
     def __call__(self, *values: Any) -> Any:
-        if _needs_gradients(values) or self._has_changed(values):
-            return self._graph(*values)
+        """Run the graph."""
+        inputs = [values[i] for i in self._inputs]
         numbers = [values[i] for i in self._numbers]
-        if not self._inputs or any(type(number) is not int for number in numbers):
+        usual = (
+            inputs
+            and not call_context.is_observed()
+            and call_context.are_plain(inputs)
+            and not call_context.need_gradients(values)
+            and all(type(number) is int for number in numbers)
+            and all(values[i] is weight for i, weight in self._fixed.items())
+        )
+        if not usual:
             return self._graph(*values)
         numbers += [_bits(values[i].item()) for i in self._floats]
-        inputs = [values[i] for i in self._inputs]
-        function = self._run.find(inputs, numbers)
-        return tuple(function(inputs)) if function else self._graph(*values)
+        key = key_of(inputs, numbers)
+        ready = self._libraries.find(key, layout_of(inputs))
+        if ready is None:
+            return self._eager(key, inputs, values)
+        if self._weights.have_changed(ready.seconds):
+            return self._graph(*values)
+        return tuple(ready(inputs))
+
+    def _eager(self, key: Key, inputs: Sequence[torch.Tensor], values: Sequence[Any]) -> Any:
+        """Run the graph. Compile it, if it has run often enough in this way."""
+        if self._has_effects or self._weights.have_changed():
+            return self._graph(*values)
+        versions = call_context.versions(inputs)
+        begin = time.perf_counter()
+        outputs = self._graph(*values)
+        seconds = time.perf_counter() - begin
+        if versions != call_context.versions(inputs) or self._weights.have_moved():
+            self._has_effects = True
+        elif all(map(torch.is_tensor, outputs)):
+            weights = list(self._fixed.values())
+            self._libraries.learn(key, layout_of(inputs), EagerOutputs(inputs, outputs, weights))
+            if self._libraries.is_due(key, seconds):
+                self._compile(key, [tensor.detach().clone() for tensor in inputs])
+        return outputs
+
+    def _compile(self, key: Key, example: Sequence[torch.Tensor]) -> None:
+        def make() -> Function:
+            module = self._module(key.numbers)
+            return partitioned.build("graph", module, example, self._options)
+
+        self._weights.keep_sums()
+        self._libraries.compile(key, make)
 
     def _module(self, numbers: Sequence[int]) -> torch.nn.Module:
         """The graph as a module of its inputs that are neither weights nor numbers."""
         given = dict(zip([*self._numbers, *self._floats], numbers, strict=True))
         floats = {i: _float(given[i]) for i in self._floats}
-        fixed = {**self._weights, **given}
+        fixed = {**self._fixed, **given}
         fixed |= {i: torch.tensor(value, dtype=torch.float64) for i, value in floats.items()}
         graph = _with_floats(self._graph, floats) if floats else self._graph
         return _WithFixed(graph, fixed, len(self._inputs) + len(fixed))
-
-    def _has_changed(self, values: Sequence[Any]) -> bool:
-        return any(
-            values[i] is not weight or weight._version != self._versions[i]
-            for i, weight in self._weights.items()
-        )
 
 
 class _WithFixed(torch.nn.Module):

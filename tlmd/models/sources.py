@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tlmd.data.errors import BadInput
-from tlmd.models.structure import CallStructure, Node
+from tlmd.models.call_structure import CallStructure
+from tlmd.models.structure import Node
 
 if TYPE_CHECKING:
     from tvm.ir import IRModule

@@ -10,6 +10,7 @@ import numpy as np
 
 from tlmd.data.errors import BadInput
 from tlmd.data.model_spec import Shapes
+from tlmd.models.call_structure import CallStructure
 from tlmd.models.onnx import simplify
 from tlmd.models.sources import (
     ReferenceFunction,
@@ -19,7 +20,7 @@ from tlmd.models.sources import (
     import_failure,
     input_infos,
 )
-from tlmd.models.structure import CallStructure, Node
+from tlmd.models.structure import Node
 
 if TYPE_CHECKING:
     import onnx

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch.export import ExportedProgram
+from torch.export.graph_signature import OutputKind
 
 from tlmd.data.errors import BadInput
 from tlmd.models.pytorch.folding import is_empty
@@ -26,6 +27,7 @@ def import_program(name: str, program: ExportedProgram) -> Any:
         program = normalise(program, convert_map)
     except Exception as error:
         raise BadInput(import_failure(name, error)) from error
+    check_effects(name, program)
     if not has_open_inputs(program):
         _check(name, program, convert_map)
     try:
@@ -44,6 +46,16 @@ def import_program(name: str, program: ExportedProgram) -> Any:
         ) from error
     except Exception as error:
         raise BadInput(import_failure(name, error)) from error
+
+
+def check_effects(name: str, program: ExportedProgram) -> None:
+    """Refuse a normalised program that does more than compute outputs: no library does that."""
+    for spec in program.graph_signature.output_specs:
+        if spec.kind not in (OutputKind.USER_OUTPUT, OutputKind.TOKEN):
+            raise BadInput(
+                f"{name} changes its {'buffer' if 'BUFFER' in spec.kind.name else 'input'} "
+                f"{str(spec.target).removeprefix('model.')}; take that out of its forward"
+            )
 
 
 def _check(name: str, program: ExportedProgram, convertible: Iterable[str]) -> None:

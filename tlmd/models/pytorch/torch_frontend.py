@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +12,8 @@ import numpy as np
 
 from tlmd.data.errors import BadInput
 from tlmd.data.model_spec import Shapes
-from tlmd.models import structure
+from tlmd.models import call_structure, structure
+from tlmd.models.call_structure import CallStructure
 from tlmd.models.pytorch.archives import load_exported_program
 from tlmd.models.pytorch.tensors import to_numpy, to_torch
 from tlmd.models.sources import (
@@ -22,7 +23,7 @@ from tlmd.models.sources import (
     first_line,
     input_infos,
 )
-from tlmd.models.structure import CallStructure, Node
+from tlmd.models.structure import Node
 
 if TYPE_CHECKING:
     import torch
@@ -45,7 +46,7 @@ class FlatModel:
 
         args, kwargs = self.call.arguments_of(self.tensors)
         try:
-            with torch.no_grad():
+            with torch.no_grad(), _without_cache(self.module.model):
                 outputs = self.module.model(*args, **kwargs)
         except Exception as error:
             sizes = " ".join(",".join(map(str, value.shape)) for value in self.tensors)
@@ -76,10 +77,9 @@ def flattened(name: str, module: Any, example: Any, shapes: Shapes | None = None
     """
     import torch
 
-    without_cache(module)
     args, kwargs = arguments(example)
     function = getattr(module, "forward", module)
-    call, tensors = structure.describe_call(function, args, kwargs, torch.is_tensor)
+    call, tensors = call_structure.describe_call(function, args, kwargs, torch.is_tensor)
     if not tensors:
         raise BadInput(f"{name} has no tensor among its inputs; give example inputs with tensors")
     tensors = _reshaped(name, tensors, shapes)
@@ -135,12 +135,22 @@ def arguments(example: Any) -> tuple[Sequence[Any], Mapping[str, Any]]:
     return (example,), {}
 
 
-def without_cache(module: Any) -> None:
-    """Let models of transformers return no key-value cache, which no fixed program can grow."""
-    for part in module.modules() if hasattr(module, "modules") else ():
-        config = getattr(part, "config", None)
-        if config is not None and getattr(config, "use_cache", False) is True:
+@contextmanager
+def _without_cache(module: Any) -> Iterator[None]:
+    """In this context, models of transformers return no key-value cache.
+
+    No program of fixed shapes can grow one.
+    """
+    parts = module.modules() if hasattr(module, "modules") else ()
+    configs: dict[int, Any] = {id(c): c for c in (getattr(part, "config", None) for part in parts)}
+    caching = [c for c in configs.values() if getattr(c, "use_cache", False) is True]
+    try:
+        for config in caching:
             config.use_cache = False
+        yield
+    finally:
+        for config in caching:
+            config.use_cache = True
 
 
 def _reshaped(name: str, example: list[torch.Tensor], shapes: Shapes | None) -> list[torch.Tensor]:
@@ -164,8 +174,11 @@ def _filled(value: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
     return flat.repeat(-(-count // flat.numel()))[:count].reshape(shape)
 
 
-def flat_module(module: Any, call: CallStructure) -> Any:
-    """`module` with a flat tuple of tensors as inputs and outputs, which every exporter accepts."""
+def flat_module(module: Any, call: CallStructure, caches: bool = False) -> Any:
+    """`module` with a flat tuple of tensors as inputs and outputs, which every exporter accepts.
+
+    `caches`: whether key-value caches are among the outputs.
+    """
     import torch
 
     class FlatModule(torch.nn.Module):
@@ -177,14 +190,27 @@ def flat_module(module: Any, call: CallStructure) -> Any:
         def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
             args, kwargs = call.arguments_of(tensors)
             results: list[Any] = []
-            with _as_run(self.as_run):
+            cache = nullcontext() if caches else _without_cache(self.model)
+            with _as_run(self.as_run), cache:
                 outputs = self.model(*args, **kwargs)
-            structure.describe(outputs, torch.is_tensor, results)
+            describe_outputs(outputs, results)
             return tuple(results)
 
     flat = FlatModule()
     flat.training = False  # not `eval`, which an exported module does not allow
     return flat
+
+
+def describe_outputs(outputs: Any, tensors: list[torch.Tensor]) -> Node:
+    """The structure of what a module returns; its tensors are appended to `tensors`.
+
+    Objects of any class are taken apart, such as a key-value cache of transformers. Raises
+    `BadInput` for what is no container of tensors.
+    """
+    import torch
+
+    constants = (torch.dtype, torch.device)
+    return structure.describe(outputs, torch.is_tensor, tensors, constants=constants)
 
 
 def exported(name: str, module: Any, example: Sequence[torch.Tensor]) -> Any:
