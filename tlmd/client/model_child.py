@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from tlmd.data import wire
 from tlmd.data.model_spec import ModelSpec
-from tlmd.data.types import Task
+from tlmd.data.types import TargetInfo, Task
 from tlmd.processes.guarded_child import Channel, serve
 from tlmd.records.task_file import save_tasks
 
@@ -95,29 +95,37 @@ def handle(channel: Channel) -> None:
     _leave_run_cores(request.build)
     message = channel.receive()
     if message is not None:
-        _deliver(channel, accepted.models, tasks, wire.unpack(DeliverRequest, message[1]))
+        _deliver(channel, accepted.models, tasks, target, wire.unpack(DeliverRequest, message[1]))
 
 
 def _deliver(
-    channel: Channel, models: Sequence[LoweredModel], tasks: list[Task], request: DeliverRequest
+    channel: Channel,
+    models: Sequence[LoweredModel],
+    tasks: list[Task],
+    target: TargetInfo,
+    request: DeliverRequest,
 ) -> None:
     from tlmd.export import job_export
     from tlmd.records.store import RecordStore
 
     state_dir = Path(request.state_dir)
     started_at = time.monotonic() - request.elapsed_s
-    with RecordStore(state_dir / "records.sqlite", read_only=True) as store:
-        states = job_export.read_states(store, tasks)
+    states = []
+    if tasks:  # without tasks no daemon has made the store
+        with RecordStore(state_dir / "records.sqlite", read_only=True) as store:
+            states = job_export.read_states(store, tasks)
 
     def before_timing() -> None:
         channel.send("compiled")  # the parent answers when nothing else runs any more
         channel.receive()
 
     if request.interrupted:
-        result = job_export.interrupted(models[0].spec.name, states, started_at)
+        result = job_export.interrupted(models[0].spec.name, states, target, started_at)
     else:
         out = Path(request.out) if request.out else None
-        result = job_export.deliver(models, states, state_dir, out, started_at, before_timing)
+        result = job_export.deliver(
+            models, states, target, state_dir, out, started_at, before_timing
+        )
     channel.send("delivered", result.to_plain())
 
 

@@ -91,6 +91,10 @@ def run(request: TuneRequest, config: Config, display: Display | None = None) ->
         accepted = model.accept(
             job_request.target, layout, running is not None, tasks, display.stage
         )
+        if not accepted["tasks"]:
+            display.tell("no part of the model can be tuned; TVM compiles it as it is")
+            private.ask_to_end()
+            return model.deliver(state_dir, request.out, started_at, False, private.end)
         display.tell(_plan(accepted, job_request))
         display.stage("starting the daemon" if running is None else "submitting the job")
         daemon = running or private.daemon()

@@ -28,6 +28,7 @@ from tlmd.records import job_specs
 from tlmd.records.job_specs import JobSpec
 from tlmd.records.store import RecordStore
 from tlmd.records.task_file import load_tasks
+from tlmd.space.hardware import target as targets
 
 _SLOWED = 1.15  # times the reference kernel's time of a quiet machine
 
@@ -44,13 +45,20 @@ def export(state_dir: Path, job_id: str, out: Path | None, lowered: bool = False
         if job is None:
             raise BadInput(f"no job {job_id!r} in {state_dir}; `tlmd jobs` lists them")
         spec = job[0]
-        states = read_states(store, _tasks(spec, state_dir))
+        tasks = _tasks(spec, state_dir)
+        states = read_states(store, tasks)
     if not spec.request.name:
         raise BadInput(
             "a corpus has no model to export; `tlmd checkpoints` lists the checkpoints that it made"
         )
-    models = lower_sets(spec.model_spec, states[0].task.target)
-    return deliver(models, states, state_dir, out, started_at, lowered=lowered)
+    target = states[0].task.target if states else _target_of(spec)
+    models = lower_sets(spec.model_spec, target)
+    return deliver(models, states, target, state_dir, out, started_at, lowered=lowered)
+
+
+def _target_of(spec: JobSpec) -> TargetInfo:
+    """The target of a job that has no task which says it."""
+    return targets.resolve(spec.request.target, len(plan_cores().run))
 
 
 def _write_lowered(models: Sequence[LoweredModel], result: reports.Result, out: Path) -> None:
@@ -73,15 +81,18 @@ def read_states(store: RecordStore, tasks: list[Task]) -> list[TaskState]:
     return [TaskState(task, store.records(*task.key), store.baseline(*task.key)) for task in tasks]
 
 
-def interrupted(model: str, states: list[TaskState], started_at: float) -> TuneResult:
+def interrupted(
+    model: str, states: list[TaskState], target: TargetInfo, started_at: float
+) -> TuneResult:
     """Return the result of a job that the user stopped: nothing is compiled."""
-    result = reports.Result(model, states[0].task.target, _version(states), states)
+    result = reports.Result(model, target, _version(states), states)
     return TuneResult(result.summary(time.monotonic() - started_at, None), None, None, True)
 
 
 def deliver(
     models: Sequence[LoweredModel],
     states: list[TaskState],
+    target: TargetInfo,
     state_dir: Path,
     out: Path | None,
     started_at: float,
@@ -96,7 +107,6 @@ def deliver(
     `before_timing` is called when the model is compiled, before anything is timed. `lowered`: as in
     `export`.
     """
-    target = states[0].task.target
     result = reports.Result(models[0].spec.name, target, _version(states), states)
     cores = card_cores(None, 0).run if target.device == CARD else plan_cores(run=target.cores).run
     with tempfile.TemporaryDirectory(prefix="tlmd-") as name:
@@ -182,10 +192,10 @@ def _shares(
     result: reports.Result, target: TargetInfo, cores: tuple[int, ...]
 ) -> dict[str, tuple[float, str]]:
     """The share of the roofline by the ids of the chosen tasks, and which limit that is."""
-    if target.device != "cpu":
+    rows = result.rows()
+    if target.device != "cpu" or not rows:
         return {}
     roofline = measure_roofline(target, cores)
-    rows = result.rows()
     return {r.chosen.id: roofline.share(traffic(r.chosen), r.seconds) for r in rows}
 
 

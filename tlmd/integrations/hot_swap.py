@@ -108,6 +108,8 @@ class HotSwapped:
             with torch.no_grad():
                 source = torch_frontend.from_module(name, module, tuple(self._example))
                 self._model = lower_source(options.spec(name), source, self._target)
+            if not self._model.tasks:
+                raise BadInput(f"{name} has no tensor program to tune")
             self._try_compile()
         except TlmdError as error:
             self.reason = str(error)

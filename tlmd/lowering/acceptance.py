@@ -7,7 +7,7 @@ operators without saying so; only the comparison with the original shows it.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -85,13 +85,21 @@ def accept(
     )
     if not _runs_here(target):
         notes = ("the target is not this machine's CPU: outputs were not compared",)
-        return Accepted(models, None, seconds, notes)
+        return Accepted(models, None, seconds, (*_on_tasks(models), *notes))
     comparisons = stage(
         "comparing its outputs", lambda: [_compare(model, target) for model in models]
     )
     errors = [error for error, _ in comparisons if error is not None]
     told = dict.fromkeys(note for _, notes in comparisons for note in notes)
-    return Accepted(models, max(errors, default=None), seconds, tuple(told))
+    notes = (*_on_tasks(models), *told)
+    return Accepted(models, max(errors, default=None), seconds, notes)
+
+
+def _on_tasks(models: Sequence[LoweredModel]) -> tuple[str, ...]:
+    """A note on a model without tasks."""
+    if any(model.tasks for model in models):
+        return ()
+    return ("no part of it can be tuned: TVM compiles it as it is",)
 
 
 def _runs_here(target: TargetInfo) -> bool:
@@ -183,6 +191,11 @@ def check_output(
         raise BadInput(
             f"TVM imports an operator of {model} wrongly: {name} has shape {actual.shape} "
             f"instead of {expected.shape}; rewrite that part of the model"
+        )
+    if actual.dtype != expected.dtype:
+        raise BadInput(
+            f"TVM imports an operator of {model} wrongly: {name} has dtype {actual.dtype} "
+            f"instead of {expected.dtype}; rewrite that part of the model"
         )
     error, allowed = output_error(actual, expected)
     if not error <= (max(allowed, least) if expected.dtype.kind == "f" else allowed):

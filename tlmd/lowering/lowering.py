@@ -25,6 +25,7 @@ from tlmd.lowering.passes import fusion, reshapes, rewrites
 from tlmd.lowering.passes.convolution_1d import SingleRows
 from tlmd.lowering.passes.fuse_attention import ORIGIN, FuseAttention
 from tlmd.lowering.passes.fuse_expansions import join_expansions
+from tlmd.lowering.passes.importer_forms import SpellOutImports
 from tlmd.lowering.passes.legalisation import own_loops
 from tlmd.lowering.passes.padding import FoldPadding
 from tlmd.lowering.passes.projections import CombineProjections
@@ -111,6 +112,7 @@ def _graph_passes(
 ) -> list[Any]:
     """Passes over operators, `mutators` last. Their order matters; see the comments."""
     passes = [
+        rewrites.apply([SpellOutImports]),
         rewrites.apply([IntegerProducts, SpellOutScales] if int8 else [SpellOutScales]),
         rewrites.apply([FoldPadding, rewrites.FoldNormalisation, rewrites.SpellOut]),
         rewrites.apply([TransposedConvolutions, SingleRows] if restructure else []),

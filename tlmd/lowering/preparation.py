@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tlmd.data.errors import BadInput, Failed
+from tlmd.data.errors import BadInput
 from tlmd.data.model_spec import INT8, ModelSpec
 from tlmd.data.types import TargetInfo, Task
 from tlmd.lowering import lowering
@@ -57,7 +57,7 @@ def merged_tasks(models: Sequence[LoweredModel]) -> list[Task]:
 def lower_source(
     spec: ModelSpec, source: SourceModel, target: TargetInfo, shared: dict[str, Any] | None = None
 ) -> LoweredModel:
-    """Lower a loaded model to its tasks. Raises `Failed` if it has none.
+    """Lower a loaded model to its tasks; some have none.
 
     Raises `BadInput` for a precision that the model cannot have.
 
@@ -71,6 +71,4 @@ def lower_source(
         )
     lowered = lowering.lower(source.module, targets.tvm_target(target), shared, int8=int8)
     tasks = lowering.extract(lowered, target)
-    if not tasks:
-        raise Failed(f"{spec.name} has no tensor program to tune")
     return LoweredModel(spec, source, lowered, tasks)

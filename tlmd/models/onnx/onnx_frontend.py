@@ -12,6 +12,7 @@ from tlmd.data.errors import BadInput
 from tlmd.data.model_spec import Shapes
 from tlmd.models.call_structure import CallStructure
 from tlmd.models.onnx import simplify
+from tlmd.models.output_dtypes import with_output_dtypes
 from tlmd.models.sources import (
     ReferenceFunction,
     SourceModel,
@@ -35,6 +36,7 @@ def load_onnx(path: Path, shapes: Shapes | None) -> SourceModel:
     try:
         simple = simplify.simplify(model, shape_dict)
         module = from_onnx(simple, shape_dict=shape_dict, keep_params_in_input=False)
+        module = with_output_dtypes(module, _output_dtypes(model))
     except Exception as error:
         raise BadInput(import_failure(str(path), error)) from error
     infos = input_infos(str(path), module, ())
@@ -60,10 +62,18 @@ def _read(path: Path) -> Any:
 
     try:
         model = onnx.load(str(path))
-        onnx.checker.check_model(model)
     except Exception as error:
         reason = first_line(error)
         raise BadInput(f"{path} is not a valid ONNX model ({reason}); export it again") from error
+    try:
+        onnx.checker.check_model(model)
+    except Exception as error:
+        # The checker is stricter than those who run models: what ONNX Runtime loads is valid.
+        if _onnx_reference(path, model) is None:
+            reason = first_line(error)
+            raise BadInput(
+                f"{path} is not a valid ONNX model ({reason}); export it again"
+            ) from error
     return model
 
 
@@ -74,7 +84,8 @@ def _onnx_shapes(path: Path, model: onnx.ModelProto, shapes: Shapes | None) -> d
     by_name: dict[str, list[int]] = {}
     for index, value in enumerate(inputs):
         dims = [
-            dim.dim_value if dim.HasField("dim_value") else dim.dim_param or "?"
+            # Some exporters write -1 for an open dimension.
+            dim.dim_value if dim.HasField("dim_value") and dim.dim_value >= 0 else _open(dim)
             for dim in value.type.tensor_type.shape.dim
         ]
         given = list(shapes[index]) if shapes is not None else dims
@@ -92,6 +103,18 @@ def _onnx_shapes(path: Path, model: onnx.ModelProto, shapes: Shapes | None) -> d
             raise BadInput(f"{path}: shape {shape} does not fit input {value.name} ({text})")
         by_name[value.name] = [int(dim) for dim in given]
     return by_name
+
+
+def _open(dim: Any) -> str:
+    return dim.dim_param or "?"
+
+
+def _output_dtypes(model: onnx.ModelProto) -> list[str]:
+    """The dtypes of the outputs; empty where the file does not say one."""
+    from onnx import helper
+
+    types = [value.type.tensor_type.elem_type for value in model.graph.output]
+    return [helper.tensor_dtype_to_np_dtype(kind).name if kind else "" for kind in types]
 
 
 def _onnx_reference(path: Path, model: onnx.ModelProto) -> ReferenceFunction | None:

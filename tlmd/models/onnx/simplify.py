@@ -107,8 +107,14 @@ def _folded(model: onnx.ModelProto) -> onnx.ModelProto:
             disabled_optimizers=off,
         )
         folded = onnx.load(str(path))
-    foreign = any(node.domain not in ("", "ai.onnx") for node in folded.graph.node)
-    return model if foreign else folded
+    if any(node.domain not in ("", "ai.onnx") for node in folded.graph.node):
+        return model
+    # It writes functions out after it has folded, such as GroupNormalization of opset 21.
+    return _folded(folded) if _operators(folded) - _operators(model) else folded
+
+
+def _operators(model: onnx.ModelProto) -> set[str]:
+    return {node.op_type for node in model.graph.node}
 
 
 def _with_full_expands(model: onnx.ModelProto) -> onnx.ModelProto:

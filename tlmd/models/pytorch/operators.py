@@ -33,7 +33,8 @@ def converters() -> dict[str, Converter]:
 
     stock = ExportedProgramImporter().create_convert_map()
     own = _own()
-    return {name: _checked(own.get(name) or _stock(name)) for name in {*stock, *own}}
+    importers: list[Any] = []
+    return {name: _checked(own.get(name) or _stock(name), importers) for name in {*stock, *own}}
 
 
 def _own() -> dict[str, Converter]:
@@ -77,8 +78,16 @@ def _stock(name: str) -> Converter:
     return convert
 
 
-def _checked(converter: Converter) -> Converter:
-    def convert(node: Any, importer: Any) -> Any:
+def _checked(converter: Converter, importers: list[Any]) -> Converter:
+    """The converter with a check of its result. `importers` keeps the one that called last.
+
+    TVM gives no importer to the converters of nodes in the branches of `torch.cond`.
+    """
+
+    def convert(node: Any, importer: Any = None) -> Any:
+        if importer is None:
+            (importer,) = importers
+        importers[:] = [importer]
         try:
             result = converter(node, importer)
         except NotConvertible:
