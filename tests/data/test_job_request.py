@@ -30,6 +30,7 @@ GIVEN: dict[str, tuple[list[str], Any, Any]] = {
     "input_shapes": (["--input-shape", "4,8", "--input-shape", "2"], [(4, 8), (2,)], [[4, 8], [2]]),
     "task": (["--task", "fill-mask"], "fill-mask", "fill-mask"),
     "weights": (["--weights", "/w.safetensors"], "/w.safetensors", "/w.safetensors"),
+    "random_weights": (["--random-weights"], True, True),
     "strict_numerics": (["--strict-numerics"], True, True),
     "precision": (["--precision", "bf16"], "bf16", "bf16"),
     "target": (["--target", "slot:arm"], "slot:arm", "slot:arm"),

@@ -26,7 +26,8 @@ def check(
     frontends.check(request.name)
     layout = plan_slots(config.measure.slots, run=config.measure.run_cores or None)[0]
     with ModelProcess(request.model_spec, config, log) as process:
-        return process.accept(request.target, layout, False, None, on_stage)
+        report = process.accept(request.target, layout, False, None, on_stage)
+    return report | {"random_weights": frontends.weights_note(request)}
 
 
 def run(request: JobRequest, config: Config, state_dir: Path, as_json: bool) -> int:
@@ -39,6 +40,10 @@ def run(request: JobRequest, config: Config, state_dir: Path, as_json: bool) -> 
     return 0
 
 
+def _weights(reason: str) -> str:
+    return f", but its weights are random ({reason})" if reason else ""
+
+
 def _text(document: dict[str, Any]) -> str:
     error, seconds = document["error"], document["seconds"]
     compared = "outputs were not compared"
@@ -46,7 +51,7 @@ def _text(document: dict[str, Any]) -> str:
         compared = f"outputs are those of the original (relative error {error:.1e})"
     inputs = ", ".join(f"{n} {dtype}{shape}" for n, shape, dtype in document["inputs"])
     lines = [
-        f"{document['model']} works: {compared}",
+        f"{document['model']} works{_weights(document['random_weights'])}: {compared}",
         f"inputs   {inputs}",
         f"outputs  {', '.join(path or 'a tensor' for path in document['outputs'])}",
         f"tasks    {document['tasks']} to tune, {document['programs']} calls, "

@@ -91,8 +91,11 @@ def run(request: TuneRequest, config: Config, display: Display | None = None) ->
         accepted = model.accept(
             job_request.target, layout, running is not None, tasks, display.stage
         )
+        if reason := frontends.weights_note(job_request):
+            display.tell(f"the weights of {job_request.name} are random: {reason}")
+        for note in accepted["notes"]:
+            display.tell(note)
         if not accepted["tasks"]:
-            display.tell("no part of the model can be tuned; TVM compiles it as it is")
             private.ask_to_end()
             return model.deliver(state_dir, request.out, started_at, False, private.end)
         display.tell(_plan(accepted, job_request))

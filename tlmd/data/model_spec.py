@@ -72,6 +72,10 @@ class ModelSpec(BaseModel):
     weights: Annotated[str, Option("model", metavar="FILE")] = Field(
         "", description=".safetensors weights for a factory's model"
     )
+    random_weights: Annotated[StrictBool, Option("model")] = Field(
+        False,
+        description="random weights for a directory of transformers, instead of those in it",
+    )
     strict_numerics: Annotated[StrictBool, Option("model")] = Field(
         False,
         description="only programs that compute as the model says: no Winograd, no Strassen, and "
@@ -96,6 +100,8 @@ class ModelSpec(BaseModel):
     def _check_numerics(self) -> Self:
         if self.strict_numerics and self.precision != FP32:
             raise ValueError(f"strict numerics allow {FP32} only; leave out one of the two options")
+        if self.weights and self.random_weights:
+            raise ValueError("weights are either those of a file or random; leave one of them out")
         return self
 
     @classmethod

@@ -83,16 +83,16 @@ def accept(
         "lowering it to tasks",
         lambda: tuple(lower_source(one, source, target, functions) for one, source in sources),
     )
+    notes = [*_on_tasks(models), *(note for _, source in sources for note in source.notes)]
     if not _runs_here(target):
-        notes = ("the target is not this machine's CPU: outputs were not compared",)
-        return Accepted(models, None, seconds, (*_on_tasks(models), *notes))
+        notes.append("the target is not this machine's CPU: outputs were not compared")
+        return Accepted(models, None, seconds, tuple(dict.fromkeys(notes)))
     comparisons = stage(
         "comparing its outputs", lambda: [_compare(model, target) for model in models]
     )
     errors = [error for error, _ in comparisons if error is not None]
-    told = dict.fromkeys(note for _, notes in comparisons for note in notes)
-    notes = (*_on_tasks(models), *told)
-    return Accepted(models, max(errors, default=None), seconds, notes)
+    told = dict.fromkeys([*notes, *(note for _, some in comparisons for note in some)])
+    return Accepted(models, max(errors, default=None), seconds, tuple(told))
 
 
 def _on_tasks(models: Sequence[LoweredModel]) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,10 @@ _ADVICE = "it must return (module, example inputs)"
 _OPERATORS = ("nms", "qnms")
 
 
-def make(spec: ModelSpec) -> tuple[Any, Any]:
+def make(spec: ModelSpec, tell: Callable[[str], None] = lambda _: None) -> tuple[Any, Any]:
     """The module of `spec` in evaluation mode, and its example inputs. Raises `BadInput`.
+
+    `tell` is called with each note for the user.
 
     Random weights are the same in every process, which compare their outputs. torch's random state
     is not changed.
@@ -27,17 +30,22 @@ def make(spec: ModelSpec) -> tuple[Any, Any]:
 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        return _make(spec)
+        return _make(spec, tell)
 
 
-def _make(spec: ModelSpec) -> tuple[Any, Any]:
+def _make(spec: ModelSpec, tell: Callable[[str], None]) -> tuple[Any, Any]:
     source, _, name = spec.name.partition(":")
     if huggingface.is_directory(spec.name):
-        return huggingface.load_directory(Path(spec.name).expanduser(), spec.task)
+        if spec.weights:
+            raise BadInput(f"{spec.name} has its own weights; leave --weights out")
+        path = Path(spec.name).expanduser()
+        return huggingface.load_directory(path, spec.task, spec.random_weights, tell)
     if source in ("torchvision", "timm", "hf"):
         makers = {"torchvision": _torchvision, "timm": _timm, "hf": huggingface.random_model}
         module, example = makers[source](name)
     elif name:
+        if spec.random_weights:
+            raise BadInput(f"{spec.name} makes its own weights; leave --random-weights out")
         module, example = _from_factory(spec.name)
     else:
         # A factory of the zoo makes its inputs itself, so it takes the shape here.

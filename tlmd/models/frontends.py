@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import difflib
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tlmd.data.errors import BadInput
 from tlmd.data.model_spec import ModelSpec, Shapes
 from tlmd.models import huggingface
+from tlmd.models.huggingface import weights_note
 from tlmd.models.sources import (
     InputInfo,
     ReferenceFunction,
@@ -24,7 +26,7 @@ from tlmd.models.zoo.catalogue import zoo
 if TYPE_CHECKING:
     from tlmd.models.pytorch.torch_frontend import FlatModel
 
-__all__ = ["InputInfo", "SourceModel", "load", "load_model", "original"]
+__all__ = ["InputInfo", "SourceModel", "load", "load_model", "original", "weights_note"]
 _FILES = (".onnx", ".pt2")
 
 
@@ -76,8 +78,9 @@ def load_sets(spec: ModelSpec) -> list[tuple[ModelSpec, SourceModel]]:
 def _is_onnx(spec: ModelSpec) -> bool:
     """Whether it is an ONNX file. Raises `BadInput` if there is no such model."""
     check(spec.name)
-    if spec.name.endswith(_FILES) and spec.weights:
-        raise BadInput(f"{_file(spec)} has its own weights; leave --weights out")
+    if spec.name.endswith(_FILES) and (spec.weights or spec.random_weights):
+        option = "--weights" if spec.weights else "--random-weights"
+        raise BadInput(f"{_file(spec)} has its own weights; leave {option} out")
     return spec.name.endswith(".onnx")
 
 
@@ -91,12 +94,14 @@ def _flattened(spec: ModelSpec) -> FlatModel:
 
     if spec.name.endswith(".pt2"):
         return torch_frontend.flattened_pt2(_file(spec), spec.input_shapes)
-    module, example = factories.make(spec)
+    notes: list[str] = []
+    module, example = factories.make(spec, notes.append)
     in_zoo = spec.name in zoo() and not huggingface.is_directory(spec.name)
     # A factory of the zoo has made its inputs in the given shape.
-    return torch_frontend.flattened(
+    flat = torch_frontend.flattened(
         spec.name, module, example, None if in_zoo else spec.input_shapes
     )
+    return replace(flat, notes=tuple(notes))
 
 
 def check(name: str) -> None:

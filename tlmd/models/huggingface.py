@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-import inspect
-import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from tlmd.data.errors import BadInput
+from tlmd.data.model_spec import ModelSpec
+from tlmd.models import adapters, directories
+from tlmd.models.directories import is_directory, listed
+from tlmd.models.example_inputs import with_example
 from tlmd.models.sources import first_line
 
+__all__ = ["is_directory", "load_directory", "random_model", "weights_note"]
 _AUTO_CLASSES = {
     "audio-classification": "AutoModelForAudioClassification",
     "automatic-speech-recognition": "AutoModelForSpeechSeq2Seq",
@@ -28,55 +32,120 @@ _AUTO_CLASSES = {
     "translation": "AutoModelForSeq2SeqLM",
     "zero-shot-image-classification": "AutoModelForZeroShotImageClassification",
 }
-_LENGTH = 128  # tokens of an example
-_SAMPLES = 16000  # one second of audio
 _LARGEST = 8e9  # bytes of random weights that are made without asking
 
 
-def is_directory(name: str) -> bool:
-    """Whether `name` is a directory with a configuration of transformers."""
-    return (Path(name).expanduser() / "config.json").is_file()
+def weights_note(spec: ModelSpec) -> str:
+    """Why the weights of a model are random; empty if they are not. It reads no weights."""
+    if spec.name.startswith("hf:") and not spec.weights:
+        return "hf: names a type of model, which has none"
+    if not is_directory(spec.name):
+        return ""
+    if spec.random_weights:
+        return "--random-weights asks for it"
+    held = directories.has_weights(Path(spec.name).expanduser())
+    return "" if held else "the directory holds none"
 
 
-def load_directory(path: Path, task: str = "") -> tuple[Any, Any]:
+def load_directory(
+    path: Path,
+    task: str = "",
+    random_weights: bool = False,
+    tell: Callable[[str], None] = lambda _: None,
+) -> tuple[Any, Any]:
     """The model of a directory and its example inputs. Raises `BadInput`.
 
-    Its weights are those of its .safetensors files, or random if it has no weights. `task` is a
-    name such as ``text-classification``; it is needed if the configuration names no architecture.
+    Its weights are those of its .safetensors files, with an adapter merged into them. They are
+    random if the directory holds a configuration only, or if `random_weights` asks for it. `task`
+    is a name such as ``text-classification``; it is needed if the configuration names no
+    architecture. `tell` is called with each note for the user.
     """
-    import transformers
-
+    adapter = {} if random_weights else adapters.read(path)
+    base = adapters.base_of(path, adapter) if adapter else path
+    config = _configuration(base)
+    kind = _class(base, config, task or adapters.task_of(adapter))
     try:
-        document = json.loads((path / "config.json").read_text())
-        config = transformers.AutoConfig.from_pretrained(str(path), local_files_only=True)
-    except Exception as error:
-        reason = first_line(error)
-        raise BadInput(f"{path / 'config.json'} cannot be used ({reason}); correct it") from error
-    architecture = (document.get("architectures") or [""])[0]
-    kind = _auto_class(task) if task else getattr(transformers, architecture, None)
-    if kind is None:
-        raise BadInput(
-            f"{path / 'config.json'} names no known architecture; give --task, one of "
-            + ", ".join(_AUTO_CLASSES)
-        )
-    weights = list(path.glob("*.safetensors"))
-    others = [*path.glob("*.bin"), *path.glob("*.h5"), *path.glob("*.msgpack")]
-    if others and not weights:
-        raise BadInput(
-            f"{path} has weights in {others[0].name} only, a format that can run code; "
-            "convert them to .safetensors"
-        )
-    try:
-        if weights:
-            options = {"local_files_only": True, "use_safetensors": True}
-            return _with_example(kind.from_pretrained(str(path), **options))
-        return _with_example(_random(kind, config))
+        if random_weights or not directories.has_weights(base):
+            return with_example(_random(kind, config))
+        module, missing = _with_weights(kind, base, config, tell)
+        if adapter:
+            missing -= adapters.merge(module, path, adapter)
+        if missing:
+            raise BadInput(
+                f"the weights in {base} lack {listed(missing)} of {type(module).__name__}; add "
+                "them, give another --task, or ask for random weights with --random-weights"
+            )
+        return with_example(module)
     except BadInput:
         raise
     except Exception as error:
         raise BadInput(
             f"transformers cannot load {path} ({first_line(error)}); check its files"
         ) from error
+
+
+def _configuration(path: Path) -> Any:
+    import transformers
+
+    file = path / directories.CONFIG
+    document = directories.read_json(file)
+    try:
+        if file.read_bytes()[:1] == b"{":
+            options = {"local_files_only": True, "trust_remote_code": False}
+            config = transformers.AutoConfig.from_pretrained(str(path), **options)
+        else:  # a byte order mark or spaces, which transformers does not read
+            kind = type(transformers.AutoConfig.for_model(document["model_type"]))
+            config = kind.from_dict(document)
+    except Exception as error:
+        raise BadInput(f"{file} cannot be used ({first_line(error)}); correct it") from error
+    return config
+
+
+def _class(path: Path, config: Any, task: str) -> Any:
+    """The class of transformers that makes the model. Raises `BadInput`."""
+    import transformers
+
+    if task:
+        return _auto_class(task)
+    architecture = (getattr(config, "architectures", None) or [""])[0]
+    kind = getattr(transformers, str(architecture), None)
+    if kind is None:
+        raise BadInput(
+            f"{path / directories.CONFIG} names no known architecture; give --task, one of "
+            + ", ".join(_AUTO_CLASSES)
+        )
+    return kind
+
+
+def _with_weights(
+    kind: Any, path: Path, config: Any, tell: Callable[[str], None]
+) -> tuple[Any, set[str]]:
+    """The model with the weights of a directory, and the names of those that are missing.
+
+    Raises `BadInput` if one has another shape than the model's.
+    """
+    options = directories.loading_options(path)
+    # With `ignore_mismatched_sizes`, transformers says which of them have another shape.
+    with adapters.set_aside(path) as folder:
+        module, found = kind.from_pretrained(
+            str(folder),
+            config=config,
+            local_files_only=True,
+            use_safetensors=True,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,
+            **options,
+        )
+    for name, given, wanted in sorted(found["mismatched_keys"]):
+        raise BadInput(
+            f"{name} has shape {tuple(given)} in the weights of {path} and {tuple(wanted)} in "
+            f"{type(module).__name__} of its config.json; correct one of them"
+        )
+    missing = set(found["missing_keys"])
+    if unexpected := found["unexpected_keys"]:
+        # As many checkpoints that are published: the head of another task, for example.
+        tell(f"{type(module).__name__} does not use {listed(unexpected)} in the weights of {path}")
+    return module, missing
 
 
 def random_model(model_type: str) -> tuple[Any, Any]:
@@ -91,7 +160,7 @@ def random_model(model_type: str) -> tuple[Any, Any]:
             "it is the model_type of a config.json"
         ) from error
     try:
-        return _with_example(_random(transformers.AutoModel, config))
+        return with_example(_random(transformers.AutoModel, config))
     except BadInput:
         raise
     except Exception as error:
@@ -125,58 +194,3 @@ def _random(kind: Any, config: Any) -> Any:
         )
     torch.manual_seed(0)
     return make()
-
-
-def _with_example(module: Any) -> tuple[Any, dict[str, Any]]:
-    """The module in evaluation mode and keyword inputs that its configuration allows."""
-    import torch
-
-    module = module.eval()
-    names = inspect.signature(module.forward).parameters
-    wanted = {str(module.main_input_name)}
-    config = module.config
-    if getattr(config, "text_config", None) is not None and "input_ids" in names:
-        wanted |= {"input_ids", "pixel_values"} & set(names)
-    if getattr(config, "is_encoder_decoder", False) and "decoder_input_ids" in names:
-        wanted.add("decoder_input_ids")
-    generator = torch.Generator().manual_seed(0)
-    example = {}
-    for name in sorted(wanted, key=list(names).index):
-        shape = _shape(name, config)
-        if not shape:
-            raise BadInput(
-                f"tlmd does not know what to give {type(module).__name__} as {name}; "
-                "write a factory that returns the model and its inputs"
-            )
-        if name.endswith("input_ids"):
-            vocabulary = int(_of(config, "vocab_size", 1000))
-            example[name] = torch.randint(3, max(vocabulary, 5), shape, generator=generator)
-        else:
-            example[name] = torch.randn(shape, generator=generator)
-    return module, example
-
-
-def _of(config: Any, name: str, default: Any) -> Any:
-    """An entry of the configuration, or of the parts for text, vision and audio."""
-    parts = (config, *(getattr(config, f"{p}_config", None) for p in ("text", "vision", "audio")))
-    values = (getattr(part, name, None) for part in parts if part is not None)
-    return next((value for value in values if value is not None), default)
-
-
-def _shape(name: str, config: Any) -> tuple[int, ...]:
-    """The shape of an example input; empty if it is not known."""
-    if name in ("input_ids", "decoder_input_ids"):
-        positions = int(_of(config, "max_position_embeddings", _LENGTH))
-        return 1, min(_LENGTH, max(positions - 2, 1))
-    if name == "pixel_values":
-        size = _of(config, "image_size", 224)
-        height, width = size if isinstance(size, list | tuple) else (size, size)
-        frames = getattr(config, "num_frames", None)
-        image = (int(_of(config, "num_channels", 3)), int(height), int(width))
-        return (1, int(frames), *image) if frames else (1, *image)
-    bins = _of(config, "num_mel_bins", None)
-    if name == "input_features" and bins:
-        return 1, int(bins), 2 * int(_of(config, "max_source_positions", 1500))
-    if name == "input_values":
-        return (1, int(_of(config, "max_length", 1024)), int(bins)) if bins else (1, _SAMPLES)
-    return ()

@@ -63,6 +63,9 @@ class SourceModel:
     torch_module: Any = None
     """The original in PyTorch, with the inputs of `reference`. None: it is not of PyTorch."""
 
+    notes: tuple[str, ...] = ()
+    """What the user should know of how it was loaded, one line each."""
+
     def random_inputs(self, seed: int) -> list[np.ndarray]:
         """One array per input: normally distributed floats, or integers in the input's range."""
         generator = np.random.default_rng(seed)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 
 from tlmd.client.commands.arguments import job_request, state_dir
@@ -23,6 +24,8 @@ def submit(options: argparse.Namespace) -> int:
     path = Path(request.name).expanduser()
     if path.exists():
         request = request.model_copy(update={"name": str(path.absolute())})
+    if reason := frontends.weights_note(request):
+        print(f"tlmd: the weights of {request.name} are random: {reason}", file=sys.stderr)
     job = daemon.submit_request(request.with_defaults(config.tune))
     if not options.detach:
         from tlmd.client.display import views

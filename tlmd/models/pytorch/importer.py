@@ -15,13 +15,12 @@ from tlmd.data.errors import BadInput
 from tlmd.models.pytorch.folding import is_empty
 from tlmd.models.pytorch.normalise import has_open_inputs, normalise
 from tlmd.models.pytorch.operators import NotConvertible, converters
+from tlmd.models.pytorch.tensors import to_numpy
 from tlmd.models.sources import first_line, import_failure
 
 
 def import_program(name: str, program: ExportedProgram) -> Any:
     """The Relax module of an exported program. Raises `BadInput`."""
-    from tvm.relax.frontend.torch import from_exported_program
-
     convert_map = converters()
     try:
         program = normalise(program, convert_map)
@@ -31,12 +30,7 @@ def import_program(name: str, program: ExportedProgram) -> Any:
     if not has_open_inputs(program):
         _check(name, program, convert_map)
     try:
-        return from_exported_program(
-            program,
-            keep_params_as_input=False,
-            run_ep_decomposition=False,
-            custom_convert_map=convert_map,
-        )
+        return _importer().from_exported_program(program, False, False, False, convert_map)
     except NotConvertible as error:
         operator = operator_name(error.node)
         place = where(error.node)
@@ -46,6 +40,31 @@ def import_program(name: str, program: ExportedProgram) -> Any:
         ) from error
     except Exception as error:
         raise BadInput(import_failure(name, error)) from error
+
+
+def _importer() -> Any:
+    """TVM's importer, which reads weights of bfloat16 wherever they lie in memory.
+
+    It takes the memory of a tensor if that is aligned, which the weights in a mapped file are not.
+    Otherwise it goes through numpy, which has no bfloat16 of its own.
+    """
+    import tvm
+    from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
+
+    class Importer(ExportedProgramImporter):  # type: ignore[misc]
+        @staticmethod
+        def _convert_pytorch_tensor_to_tvm(tensor_value: torch.Tensor) -> Any:
+            if tensor_value.dtype is torch.bfloat16:
+                return tvm.runtime.tensor(to_numpy(tensor_value.to_dense()))
+            return ExportedProgramImporter._convert_pytorch_tensor_to_tvm(tensor_value)
+
+        @staticmethod
+        def _convert_torch_tensor_to_relax(tensor: torch.Tensor) -> Any:
+            from tvm import relax
+
+            return relax.const(to_numpy(tensor), str(tensor.dtype).removeprefix("torch."))
+
+    return Importer()
 
 
 def check_effects(name: str, program: ExportedProgram) -> None:

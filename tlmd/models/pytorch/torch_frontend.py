@@ -39,6 +39,8 @@ class FlatModel:
     call: CallStructure
     tensors: Sequence[Any]
     """The example inputs."""
+    notes: tuple[str, ...] = ()
+    """What the user should know of how it was loaded, one line each."""
 
     def outputs(self) -> Node:
         """The structure of the outputs, from one run on its example. Raises `BadInput`."""
@@ -110,6 +112,7 @@ def imported(flat: FlatModel) -> SourceModel:
         outputs,
         tuple(to_numpy(tensor) for tensor in flat.tensors),
         flat.module,
+        flat.notes,
     )
 
 
