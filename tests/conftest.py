@@ -24,8 +24,17 @@ if TYPE_CHECKING:
 # What the tests of a folder need beside Python; tests add what else they need.
 _NEEDS = {
     "ray": ("system", "chaos"),
-    "tvm": ("alternatives", "corpus", "export", "generate", "integrations", "lowering", "space"),
-    "torch": ("corpus", "export", "generate", "integrations", "learn", "lowering", "tlm"),
+    "tvm": (
+        "alternatives",
+        "cases",
+        "corpus",
+        "export",
+        "generate",
+        "integrations",
+        "lowering",
+        "space",
+    ),
+    "torch": ("cases", "corpus", "export", "generate", "integrations", "learn", "lowering", "tlm"),
     "chaos": ("chaos",),
 }
 

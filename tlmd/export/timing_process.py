@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from tlmd.data.errors import Failed
+from tlmd.models.sources import numpy_dtype
 from tlmd.processes import children
 
 
@@ -30,7 +31,9 @@ def run(
     """The JSON that ``python -m MODULE PLAN`` prints. Raises `Failed`, which names `doing`."""
     saved, path = scratch / "inputs.npz", scratch / "plan.json"
     np.savez(saved, *inputs)
-    path.write_text(json.dumps({**plan, "inputs": str(saved), "cores": list(cores)}))
+    dtypes = [array.dtype.name for array in inputs]  # a file of numpy knows no bfloat16
+    more = {"inputs": str(saved), "dtypes": dtypes, "cores": list(cores)}
+    path.write_text(json.dumps({**plan, **more}))
     done = subprocess.run(
         [sys.executable, "-m", module, str(path)],
         env=children.running_tvm(len(cores), OMP_NUM_THREADS=str(len(cores))),
@@ -49,4 +52,5 @@ def begin(plan_path: str) -> tuple[dict[str, Any], list[np.ndarray]]:
     """In the process: keep to the run cores; the plan and the inputs."""
     plan = json.loads(Path(plan_path).read_text())
     os.sched_setaffinity(0, set(plan["cores"]))
-    return plan, list(np.load(plan["inputs"]).values())
+    arrays = zip(np.load(plan["inputs"]).values(), plan["dtypes"], strict=True)
+    return plan, [array.view(numpy_dtype(name)) for array, name in arrays]

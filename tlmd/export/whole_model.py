@@ -43,6 +43,7 @@ import numpy as np
 os.environ.setdefault("TVM_NUM_THREADS", "{threads}")  # the threads that the model was tuned for
 os.environ.setdefault("TVM_BIND_THREADS", "0")
 
+import ml_dtypes  # which tvm needs: numpy's names of bfloat16 and the like
 import tvm
 from tvm import relax
 
@@ -50,15 +51,20 @@ HERE = pathlib.Path(__file__).resolve().parent
 INPUTS = {inputs}  # name, shape, dtype
 
 
+def numpy_dtype(name):
+    return np.dtype(getattr(ml_dtypes, name, name))
+
+
 def example(shape, dtype):
     if dtype.startswith(("int", "uint", "bool")):
-        return np.zeros(shape, dtype)
-    return np.random.default_rng(0).standard_normal(shape).astype("float32").astype(dtype)
+        return np.zeros(shape, numpy_dtype(dtype))
+    values = np.random.default_rng(0).standard_normal(shape).astype("float32")
+    return values.astype(numpy_dtype(dtype))
 
 
 def main():
     given = np.load(sys.argv[1]) if len(sys.argv) > 1 else {{}}
-    arrays = [given[n] if n in given else example(s, d) for n, s, d in INPUTS]
+    arrays = [given[n].view(numpy_dtype(d)) if n in given else example(s, d) for n, s, d in INPUTS]
     device = tvm.device("{device}")
     vm = relax.VirtualMachine(tvm.runtime.load_module(str(HERE / "model.so")), device)
     tensors = [tvm.runtime.tensor(a, device) for a in arrays]

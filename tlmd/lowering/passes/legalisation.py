@@ -26,7 +26,7 @@ def _relu6(builder: relax.BlockBuilder, call: relax.Call) -> Any:
 
 
 def _clip(builder: relax.BlockBuilder, call: relax.Call) -> Any:
-    low, high = (arg.value.value for arg in call.args[1:])
+    low, high = map(_number, call.args[1:])
     if "float" not in str(call.args[0].ty.dtype):
         return builder.call_te(topi.clip, call.args[0], low, high)
     return builder.call_te(_within, call.args[0], low, high, primfunc_name_hint="clip")
@@ -40,6 +40,12 @@ def _within(x: te.Tensor, low: Any, high: Any) -> te.Tensor:
         return value if high is None else tirx.min(_constant(high, x.dtype), value)
 
     return te.compute(x.shape, element)
+
+
+def _number(bound: Any) -> Any:
+    """The number of a bound, which TVM has as one or as an expression of one."""
+    value = bound.value
+    return getattr(value, "value", value)
 
 
 def _constant(value: Any, dtype: str) -> Any:

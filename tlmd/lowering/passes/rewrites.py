@@ -10,6 +10,7 @@ import math
 from collections import Counter
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 from tvm import relax, te, tirx, topi, transform
 from tvm.ir import GenericConst, IRModule, Op
@@ -146,7 +147,7 @@ class SpellOut(PyExprMutator):  # type: ignore[misc]
     def visit_call_(self, call: relax.Call) -> Any:
         call = super().visit_call_(call)
         name = op_name(call)
-        if name == "relax.clip" and dtype_of(call.args[0]) in ("float32", "float16"):
+        if name == "relax.clip" and "float" in dtype_of(call.args[0]):
             return self._clip(call)
         if name == "relax.power" and isinstance(call.args[1], GenericConst):
             return self._power(call)
@@ -157,9 +158,10 @@ class SpellOut(PyExprMutator):  # type: ignore[misc]
         if low is None or high is None:
             return call
         dtype = dtype_of(value)
-        if low > np.finfo(dtype).min:
+        limits: Any = ml_dtypes.finfo(dtype)  # type: ignore[no-untyped-call]
+        if low > limits.min:
             value = relax.op.maximum(relax.const(low, dtype), value)
-        if high < np.finfo(dtype).max:
+        if high < limits.max:
             value = value if isinstance(value, relax.Var) else self.builder_.emit(value)
             value = relax.op.minimum(relax.const(high, dtype), value)
         return value

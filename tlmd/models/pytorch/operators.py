@@ -2,7 +2,8 @@
 
 All converters, TVM's too, are checked: a result gets the dtype that it has in PyTorch, and another
 shape than in PyTorch is an error. The importer's matrix products always return float32; those of
-this module accumulate float16 and bfloat16 in float32, and integers in the result's dtype.
+this module accumulate float16 and bfloat16 in float32 (`precision`), and integers in the result's
+dtype.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from torch.fx import Node
 from tvm import relax
 from tvm.ir import GenericConst
 
-Converter = Callable[[Any, Any], Any]
+from tlmd.models.pytorch import precision
+from tlmd.models.pytorch.precision import Converter, cast, emit, is_nan, result_dtype, wide
 
 
 class NotConvertible(ValueError):
@@ -33,8 +35,8 @@ def converters() -> dict[str, Converter]:
 
     stock = ExportedProgramImporter().create_convert_map()
     own = _own()
-    importers: list[Any] = []
-    return {name: _checked(own.get(name) or _stock(name), importers) for name in {*stock, *own}}
+    names, importers = {*stock, *own}, list[Any]()
+    return {n: _checked(precision.in_wide(n, own.get(n) or _stock(n)), importers) for n in names}
 
 
 def _own() -> dict[str, Converter]:
@@ -63,7 +65,7 @@ def _own() -> dict[str, Converter]:
         "sort.stable": _sort,
         "sort.default": _sort,
         "getitem": _getitem,
-        "native_group_norm.default": _group_norm,
+        **precision.converters(),
     }
 
 
@@ -105,7 +107,7 @@ def _as_in_torch(node: Node, importer: Any, result: Any) -> Any:
     if not isinstance(value, torch.Tensor) or not isinstance(result, relax.Expr):
         return result
     if isinstance(result, relax.Call):
-        result = _emit(importer, result)
+        result = emit(importer, result)
     shape = getattr(getattr(result, "ty", None), "shape", None)
     if not isinstance(getattr(result, "ty", None), relax.TensorType):
         return result
@@ -114,60 +116,46 @@ def _as_in_torch(node: Node, importer: Any, result: Any) -> Any:
         got = [getattr(extent, "value", extent) for extent in shape]
         if got != wanted:
             raise NotConvertible(node, f"the shape would be {got}, not {wanted}")
-    return _cast(importer, result, _result_dtype(node))
-
-
-def _result_dtype(node: Node) -> str:
-    return str(node.meta["val"].dtype).removeprefix("torch.")
-
-
-def _emit(importer: Any, expr: relax.Expr) -> Any:
-    return importer.block_builder.emit(expr)
-
-
-def _cast(importer: Any, value: relax.Expr, dtype: str) -> Any:
-    same = str(value.ty.dtype) == dtype
-    return value if same else _emit(importer, relax.op.astype(value, dtype))
+    return cast(importer, result, result_dtype(node))
 
 
 def _operands(node: Node, importer: Any, dtype: str) -> list[Any]:
     """The first two arguments in `dtype`; numbers become constants."""
     values = [importer.env[arg] if hasattr(arg, "users") else arg for arg in node.args[:2]]
     return [
-        _cast(importer, v, dtype) if isinstance(v, relax.Expr) else relax.const(v, dtype)
+        cast(importer, v, dtype) if isinstance(v, relax.Expr) else relax.const(v, dtype)
         for v in values
     ]
 
 
 def _multiply(importer: Any, left: relax.Expr, right: relax.Expr, dtype: str) -> Any:
     """The matrix product in the dtype of its accumulation."""
-    wide = "float32" if dtype in ("float16", "bfloat16") else dtype
-    return _emit(importer, relax.op.matmul(left, right, out_dtype=wide))
+    return emit(importer, relax.op.matmul(left, right, out_dtype=wide(dtype)))
 
 
 def _product(node: Node, importer: Any) -> Any:
     left, right = (importer.env[arg] for arg in node.args[:2])
-    dtype = _result_dtype(node)
-    return _cast(importer, _multiply(importer, left, right, dtype), dtype)
+    dtype = result_dtype(node)
+    return cast(importer, _multiply(importer, left, right, dtype), dtype)
 
 
 def _product_with_addend(node: Node, importer: Any) -> Any:
     addend, left, right = (importer.env[arg] for arg in node.args[:3])
-    dtype = _result_dtype(node)
+    dtype = result_dtype(node)
     total = _multiply(importer, left, right, dtype)
-    wide = str(total.ty.dtype)
-    addend = _cast(importer, addend, wide)
+    total_dtype = str(total.ty.dtype)
+    addend = cast(importer, addend, total_dtype)
     if node.kwargs.get("alpha", 1) != 1:
-        alpha = relax.const(node.kwargs["alpha"], wide)
-        total = _emit(importer, relax.op.multiply(total, alpha))
+        alpha = relax.const(node.kwargs["alpha"], total_dtype)
+        total = emit(importer, relax.op.multiply(total, alpha))
     beta = node.kwargs.get("beta", 1)
     if beta == 0:
         # Even NaN times zero is left out.
-        return _cast(importer, total, dtype)
+        return cast(importer, total, dtype)
     if beta != 1:
-        addend = _emit(importer, relax.op.multiply(addend, relax.const(beta, wide)))
-    total = _emit(importer, relax.op.add(total, addend))
-    return _cast(importer, total, dtype)
+        addend = emit(importer, relax.op.multiply(addend, relax.const(beta, total_dtype)))
+    total = emit(importer, relax.op.add(total, addend))
+    return cast(importer, total, dtype)
 
 
 def _argument(node: Any, place: int, name: str, default: Any) -> Any:
@@ -176,53 +164,59 @@ def _argument(node: Any, place: int, name: str, default: Any) -> Any:
 
 def _reduction(op: Callable[..., Any]) -> Converter:
     def convert(node: Any, importer: Any) -> Any:
-        dtype = _result_dtype(node)
-        x = _cast(importer, importer.env[node.args[0]], dtype)
+        dtype = _of_sum(node, importer)
+        x = cast(importer, importer.env[node.args[0]], dtype)
         dims = _argument(node, 1, "dim", None)
         if isinstance(dims, (list, tuple)):
             dims = list(dims) or None
         if x.ty.ndim == 0:
             return x
         keep = bool(_argument(node, 2, "keepdim", False))
-        reduced = _emit(importer, op(x, dims, keep))
+        reduced = emit(importer, op(x, dims, keep))
         if op not in (relax.op.max, relax.op.min) or "float" not in dtype:
             return reduced
         # The largest and the smallest are NaN where there is one.
-        unordered = _cast(importer, _emit(importer, relax.op.isnan(x)), "int8")
-        unordered = _cast(importer, _emit(importer, relax.op.max(unordered, dims, keep)), "bool")
-        return _emit(importer, relax.op.where(unordered, relax.const(np.nan, dtype), reduced))
+        unordered = cast(importer, is_nan(importer, x), "int8")
+        unordered = cast(importer, emit(importer, relax.op.max(unordered, dims, keep)), "bool")
+        return emit(importer, relax.op.where(unordered, relax.const(np.nan, dtype), reduced))
 
     return convert
 
 
+def _of_sum(node: Any, importer: Any) -> str:
+    """The dtype of a reduction: PyTorch's, or a wider one in which its operand comes."""
+    dtype, given = result_dtype(node), str(importer.env[node.args[0]].ty.dtype)
+    return given if given == wide(dtype) else dtype
+
+
 def _scan(op: Callable[..., Any]) -> Converter:
     def convert(node: Any, importer: Any) -> Any:
-        dtype = _result_dtype(node)
-        x = _cast(importer, importer.env[node.args[0]], dtype)
+        dtype = _of_sum(node, importer)
+        x = cast(importer, importer.env[node.args[0]], dtype)
         if x.ty.ndim == 0:
             return x
-        return _emit(importer, op(x, _argument(node, 1, "dim", 0), dtype))
+        return emit(importer, op(x, _argument(node, 1, "dim", 0), dtype))
 
     return convert
 
 
 def _integer_division(node: Node, importer: Any) -> Any:
-    left, right = _operands(node, importer, _result_dtype(node))
+    left, right = _operands(node, importer, result_dtype(node))
     floor = node.kwargs["rounding_mode"] == "floor"
-    return _emit(importer, (relax.op.floor_divide if floor else relax.op.divide)(left, right))
+    return emit(importer, (relax.op.floor_divide if floor else relax.op.divide)(left, right))
 
 
 def _extreme(op: Callable[..., Any]) -> Converter:
     """The larger or smaller one; NaN if one of them is NaN."""
 
     def convert(node: Any, importer: Any) -> Any:
-        dtype = _result_dtype(node)
+        dtype = result_dtype(node)
         left, right = _operands(node, importer, dtype)
-        chosen = _emit(importer, op(left, right))
+        chosen = emit(importer, op(left, right))
         if "float" not in dtype:
             return chosen
         # TVM returns the second one if they cannot be compared.
-        return _emit(importer, relax.op.where(relax.op.isnan(left), left, chosen))
+        return emit(importer, relax.op.where(is_nan(importer, left), left, chosen))
 
     return convert
 
@@ -231,17 +225,17 @@ def _not_equal(node: Node, importer: Any) -> Any:
     """NaN differs from everything; in TVM it does not."""
     dtype = str(importer.env[node.args[0]].ty.dtype)
     values = _operands(node, importer, dtype)
-    differs = _emit(importer, relax.op.not_equal(*values))
+    differs = emit(importer, relax.op.not_equal(*values))
     for value in values if "float" in dtype else []:
         if not isinstance(value, GenericConst):
-            unordered = _emit(importer, relax.op.isnan(value))
-            differs = _emit(importer, relax.op.logical_or(differs, unordered))
+            unordered = is_nan(importer, value)
+            differs = emit(importer, relax.op.logical_or(differs, unordered))
     return differs
 
 
 def _shift(op: Callable[..., Any]) -> Converter:
     def convert(node: Any, importer: Any) -> Any:
-        return _emit(importer, op(*_operands(node, importer, _result_dtype(node))))
+        return emit(importer, op(*_operands(node, importer, result_dtype(node))))
 
     return convert
 
@@ -252,11 +246,11 @@ def _grid_sample(node: Any, importer: Any) -> Any:
     mode, padding, align_corners = node.args[2:5]
     rank = int(grid.ty.ndim)
     order = [0, rank - 1, *range(1, rank - 1)]
-    return _emit(
+    return emit(
         importer,
         relax.op.image.grid_sample(
             image,
-            _emit(importer, relax.op.permute_dims(grid, order)),
+            emit(importer, relax.op.permute_dims(grid, order)),
             method=("bilinear", "nearest", "bicubic")[mode],
             layout="NCHW" if rank == 4 else "NCDHW",
             padding_mode=("zeros", "border", "reflection")[padding],
@@ -274,29 +268,9 @@ def _sort(node: Any, importer: Any) -> Any:
     if x.ty.ndim == 0:
         return relax.Tuple([x, relax.const(0, "int64")])
     order = relax.op.argsort(x, axis, bool(given["descending"]), dtype="int64")
-    order = _emit(importer, order)
-    values = _emit(importer, relax.op.gather_elements(x, order, axis=axis))
-    return _emit(importer, relax.Tuple([values, order]))
-
-
-def _group_norm(node: Any, importer: Any) -> Any:
-    x = importer.env[node.args[0]]
-    dtype, channels = str(x.ty.dtype), int(node.args[4])
-    given = [None if arg is None else importer.env[arg] for arg in node.args[1:3]]
-    scale, shift = (
-        np.full(channels, default) if value is None else value
-        for value, default in zip(given, (1, 0), strict=True)
-    )
-    scale, shift = (
-        relax.const(v.astype(dtype), dtype) if isinstance(v, np.ndarray) else v
-        for v in (scale, shift)
-    )
-    axes = list(range(2, x.ty.ndim))
-    groups, epsilon = int(node.args[6]), float(node.args[7])
-    norm = relax.op.nn.group_norm(
-        x, scale, shift, num_groups=groups, channel_axis=1, axes=axes, epsilon=epsilon
-    )
-    return _emit(importer, norm)
+    order = emit(importer, order)
+    values = emit(importer, relax.op.gather_elements(x, order, axis=axis))
+    return emit(importer, relax.Tuple([values, order]))
 
 
 def _getitem(node: Any, importer: Any) -> Any:

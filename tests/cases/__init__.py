@@ -1,0 +1,1 @@
+"""Small models of the kinds that people report, each compared with PyTorch."""
