@@ -42,8 +42,8 @@ class FlatModel:
     notes: tuple[str, ...] = ()
     """What the user should know of how it was loaded, one line each."""
 
-    def outputs(self) -> Node:
-        """The structure of the outputs, from one run on its example. Raises `BadInput`."""
+    def outputs(self) -> tuple[Node, list[str]]:
+        """Structure and dtypes of the outputs, from one run on its example. Raises `BadInput`."""
         import torch
 
         args, kwargs = self.call.arguments_of(self.tensors)
@@ -54,10 +54,11 @@ class FlatModel:
             sizes = " ".join(",".join(map(str, value.shape)) for value in self.tensors)
             reason = f"cannot run on inputs {sizes} ({first_line(error)}); change them"
             raise BadInput(f"{self.name} {reason}") from error
-        node = structure.describe(outputs, torch.is_tensor, [])
+        tensors: list[torch.Tensor] = []
+        node = structure.describe(outputs, torch.is_tensor, tensors)
         if not any(node.tensors()):
             raise BadInput(f"{self.name} returns no tensor; return what is to be computed")
-        return node
+        return node, [str(tensor.dtype).removeprefix("torch.") for tensor in tensors]
 
     def reference(self) -> ReferenceFunction:
         """A function that runs it in eager mode on numpy arrays."""
@@ -98,10 +99,12 @@ def from_module(name: str, module: Any, example: Any, shapes: Shapes | None = No
 
 def imported(flat: FlatModel) -> SourceModel:
     """Export the model and import it into TVM. Raises `BadInput`."""
+    from tlmd.models.output_dtypes import with_output_dtypes
     from tlmd.models.pytorch.importer import import_program
 
-    outputs = flat.outputs()
+    outputs, dtypes = flat.outputs()
     relax = import_program(flat.name, exported(flat.name, flat.module, flat.tensors))
+    relax = with_output_dtypes(relax, dtypes)  # some differ inside of autocast
     infos = input_infos(flat.name, relax, flat.tensors, flat.call.input_names())
     return SourceModel(
         flat.name,
