@@ -27,6 +27,7 @@ from actors.cluster_head import ClusterHead
 from tlmd.data.config import SHIPPED, Config
 from tlmd.data.errors import ClusterLost, Failed, TlmdError
 from tlmd.measure.cores.core_plan import plan_slots
+from tlmd.processes import scratch
 
 _log = logging.getLogger("tlmd.cluster")
 
@@ -154,8 +155,9 @@ def keep_to_build_cores(settings: Settings) -> None:
 
 
 def _start_private(settings: Settings, ray: ModuleType) -> None:
-    # Short: the paths of unix sockets below it may have 107 characters.
-    settings.scratch = tempfile.mkdtemp(prefix="tlmd-")
+    if told := scratch.note():
+        _log.warning(told)
+    settings.scratch = tempfile.mkdtemp(prefix="tlmd-", dir=scratch.folder_for_sockets())
     large = _free_shared_memory() > 2 * _LARGE_STORE_BYTES
     with _without_helpers():
         ray.init(

@@ -45,9 +45,7 @@ _MOST_FILES, _MOST_LINES, _SHORT = 20, 2_700, 30
 SHORT_FILES = {
     "tlmd/version.py": "a release changes it, and nothing else",
     "tlmd/errors.py": "the errors that users catch",
-    "tlmd/data/state_dir.py": "where tlmd keeps its files",
     "tlmd/data/units.py": "units of documents and reports",
-    "tlmd/processes/children.py": "the environment of child processes",
     "tlmd/processes/wall_clock.py": "the time of day of records",
     "tlmd/space/cache.py": "how many spaces are kept",
     "tlmd/space/gpu_default.py": "what a card runs where nothing was searched",

@@ -12,12 +12,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tlmd.client.commands.arguments import parse, state_dir
-from tlmd.data.errors import Interrupted, TlmdError
+from tlmd.client.display.encoding import write_anything
+from tlmd.data.errors import BadInput, Interrupted, TlmdError
+from tlmd.processes import shadows
 from tlmd.processes.children import VERBOSE
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code. A `TlmdError` is printed as one line."""
+    write_anything()
     try:
         options = parse(sys.argv[1:] if argv is None else argv)
         if options.verbose:
@@ -36,6 +39,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         # The program that reads our output has ended (`tlmd zoo | head`): print no more.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+    except Exception as error:
+        line = shadows.blamed_for(error)
+        if not line or os.environ.get(VERBOSE):
+            raise
+        print(f"tlmd: {line}", file=sys.stderr)
+        return BadInput.exit_code
 
 
 def _log_everything() -> None:

@@ -33,6 +33,8 @@ from tlmd.export.tune_result import TuneResult, check_out
 from tlmd.measure.cores.core_plan import CARD, plan_slots
 from tlmd.models import frontends
 from tlmd.pipeline.tuning_jobs import Progress
+from tlmd.processes import scratch
+from tlmd.processes.children import ending_signals
 from tlmd.tlm import checkpoint as checkpoints
 
 __all__ = ["Display", "TuneResult", "run"]
@@ -61,9 +63,9 @@ class Display:
 def run(request: TuneRequest, config: Config, display: Display | None = None) -> TuneResult:
     """Tune the model of `request` and return its `TuneResult`.
 
-    After SIGINT or SIGTERM the batch in flight is finished and everything measured is kept; after a
-    second signal the job ends at once. Raises `BadInput` if an argument or the model cannot be
-    used, and `Failed` if nothing can be exported.
+    After SIGINT, SIGTERM or SIGHUP the batch in flight is finished and everything measured is kept;
+    after a second signal the job ends at once. Raises `BadInput` if an argument or the model cannot
+    be used, and `Failed` if nothing can be exported.
     """
     display = display or Display()
     started_at = time.monotonic()
@@ -87,6 +89,8 @@ def run(request: TuneRequest, config: Config, display: Display | None = None) ->
         ModelProcess(job_request.model_spec, config, log) as model,
     ):
         private.launch()
+        if running is None and (told := scratch.note()):
+            display.tell(told)
         tasks = state_dir / "jobs" / f"{uuid.uuid4().hex[:12]}.tasks"
         accepted = model.accept(
             job_request.target, layout, running is not None, tasks, display.stage
@@ -147,12 +151,12 @@ def _follow(job: Job, display: Display) -> bool:
 
 @contextmanager
 def _stoppable(job: Job, display: Display) -> Iterator[threading.Event]:
-    """Cancel the job at the first SIGINT or SIGTERM; the earlier handler gets the second one."""
+    """Cancel the job at the first signal to end; the earlier handler gets the second one."""
     stop = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield stop
         return
-    before = {s: signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)}
+    before = {s: signal.getsignal(s) for s in ending_signals()}
 
     def handle(number: int, _frame: FrameType | None) -> None:
         stop.set()

@@ -205,7 +205,7 @@ def _add_page(app: FastAPI, access: AccessControl) -> None:
             answer.set_cookie(name, session, httponly=True, samesite="strict")
             return answer
         headers = {"Content-Security-Policy": _POLICY, "Referrer-Policy": "no-referrer"}
-        return HTMLResponse(_PAGE.read_text(), headers=headers)
+        return HTMLResponse(_PAGE.read_text("utf-8"), headers=headers)
 
 
 class HttpServer:

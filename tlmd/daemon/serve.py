@@ -20,7 +20,7 @@ from tlmd.daemon.log_files import bound_logs
 from tlmd.data.config import Config
 from tlmd.data.errors import BadInput, DiskFull, Unavailable
 from tlmd.data.state_dir import make_state_dir
-from tlmd.processes.children import VERBOSE
+from tlmd.processes.children import VERBOSE, ending_signals
 from tlmd.processes.durable import replacing
 from tlmd.processes.supervisor import SUPERVISOR
 from tlmd.version import __version__
@@ -36,9 +36,9 @@ def serve(state_dir: Path, config: Config, address: str = "", ownership: str = "
     With an `address` the daemon joins that Ray cluster; otherwise it starts a private one. With an
     `ownership` (see `lifecycle.start`) it ends when its standard input ends, that is, when the
     process that started it ends. A private daemon does not continue jobs of earlier daemons. After
-    SIGINT or SIGTERM the daemon finishes the work in flight and ends; after a second signal it ends
-    at once. Raises `BadInput` and `Failed`; `ClusterLost` where Ray has died, and `Unavailable`
-    where the disk is full.
+    SIGINT, SIGTERM or SIGHUP the daemon finishes the work in flight and ends; after a second signal
+    it ends at once. Raises `BadInput` and `Failed`; `ClusterLost` where Ray has died, and
+    `Unavailable` where the disk is full.
     """
     try:
         return _serve(state_dir, config, address, ownership)
@@ -138,7 +138,7 @@ def _handle_signals(service: Any) -> None:
         signals += 1
         service.stop(now=signals > 1)
 
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in ending_signals():
         signal.signal(number, handle)
 
 

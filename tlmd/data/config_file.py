@@ -32,7 +32,7 @@ RENAMED = {
 def read(path: Path) -> dict[str, Any]:
     """The tree of a TOML file. Raises `BadInput`."""
     try:
-        return tomllib.loads(path.read_text())
+        return tomllib.loads(path.read_text("utf-8"))
     except OSError as error:
         raise BadInput(f"cannot read the configuration {path}: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

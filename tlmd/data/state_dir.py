@@ -23,5 +23,8 @@ def make_state_dir(path: Path) -> Path:
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise BadInput(f"cannot use state directory {path}: {error.strerror}") from error
+        raise BadInput(
+            f"cannot use state directory {path}: {error.strerror}; give another one by --state-dir "
+            "or TLMD_STATE_DIR"
+        ) from error
     return path

@@ -26,10 +26,12 @@ import psutil
 
 from tlmd.data.config import CheckConfig
 from tlmd.data.errors import BadInput, Failed, TlmdError
-from tlmd.processes import children
+from tlmd.processes import children, shadows
 
 _HEADER = struct.Struct("<I")
 _WATCH_S = 0.2
+_LATE_S = 1.0  # by which a watch that was suspended wakes up at least
+_MOST_LOGGED = 1 << 20  # bytes
 _PR_SET_PDEATHSIG = 1
 STAGE, ERROR = "stage", "error"
 
@@ -58,7 +60,9 @@ class GuardedChild:
         log.parent.mkdir(parents=True, exist_ok=True)
         available = psutil.virtual_memory().available
         self._memory = int(limits.memory_share * available)
+        self._folders = (paths or cwd).split(os.pathsep)
         with open(log, "ab") as file:
+            self._log_at = file.tell()
             self._process = subprocess.Popen(
                 [sys.executable, "-m", module],
                 stdin=subprocess.PIPE,
@@ -132,7 +136,11 @@ class GuardedChild:
     def _watch(self) -> None:
         """Kill the child when it exceeds a limit."""
         while self._process.poll() is None:
+            slept_at = time.monotonic()
             time.sleep(_WATCH_S)
+            late = time.monotonic() - slept_at - _WATCH_S
+            if late > _LATE_S:  # this process was suspended (Ctrl-Z), and heard nothing meanwhile
+                self._heard_at += late
             memory = _memory_of(self._process.pid)
             seconds = time.monotonic() - self._heard_at
             if memory > self._memory:
@@ -156,6 +164,8 @@ class GuardedChild:
             return Failed(self._reason)
         if self._reason:
             return BadInput(f"{self._reason}; use a smaller model or other inputs")
+        if code > 0 and (line := shadows.blamed(self._logged(), self._folders)):
+            return BadInput(line)
         how = f"exit code {code}"
         if code < 0:
             how = signal.Signals(-code).name + (
@@ -164,6 +174,15 @@ class GuardedChild:
         return BadInput(
             f"{self._stage}: {self._subject} ended the process ({how}); see {self._log}"
         )
+
+    def _logged(self) -> str:
+        """What the child has written to the log."""
+        try:
+            with open(self._log, "rb") as file:
+                file.seek(self._log_at)
+                return file.read(_MOST_LOGGED).decode(errors="replace")
+        except OSError:
+            return ""
 
 
 def _memory_of(pid: int) -> int:
@@ -218,7 +237,9 @@ def serve(handle: Callable[[Channel], None]) -> int:
         traceback.print_exc()
         lines = str(error).strip().splitlines() or [""]
         text = f"{type(error).__name__}: {lines[0][:200]}"
-        channel.send(ERROR, (f"{text}; this is a defect of tlmd, its log has the details", False))
+        text += "; this is a defect of tlmd, its log has the details"
+        line = shadows.blamed_for(error)
+        channel.send(ERROR, (line or text, bool(line)))
     sys.stdout.flush()
     os._exit(0)  # threads and exit handlers of the user's model must not hold it up
 

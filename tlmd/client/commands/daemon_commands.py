@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +33,7 @@ def print_result(options: argparse.Namespace, document: Any, text: str) -> int:
 def start(options: argparse.Namespace) -> int:
     from tlmd.client import lifecycle
     from tlmd.data import config as configuration
+    from tlmd.processes import scratch
 
     flags = {"measure.run_cores": options.cores} if options.cores else {}
     configuration.load(options.config, flags)  # a mistake is reported here, not in the log
@@ -39,6 +41,8 @@ def start(options: argparse.Namespace) -> int:
     running = lifecycle.running(folder)
     if running is not None:
         lifecycle.check_cores(running, options.cores)
+    if running is None and (told := scratch.note()):
+        print(f"tlmd: {told}", file=sys.stderr)
     daemon = running or lifecycle.start(folder, options.config, flags, restart=options.restart)
     facts = {"pid": daemon.pid, "url": daemon.url, "state_dir": str(folder)}
     text = (

@@ -21,13 +21,15 @@ def show(options: argparse.Namespace) -> int:
         raise BadInput(f"no page {options.topic!r} in the guide; {hint}")
     if options.json:
         chosen = {options.topic: pages[options.topic]} if options.topic else pages
-        print(json.dumps({name: path.read_text() for name, path in chosen.items()}, indent=1))
+        print(
+            json.dumps({name: path.read_text("utf-8") for name, path in chosen.items()}, indent=1)
+        )
         return 0
     from rich.console import Console
     from rich.markdown import Markdown
 
     if options.topic:
-        Console().print(Markdown(pages[options.topic].read_text()))
+        Console().print(Markdown(pages[options.topic].read_text("utf-8")))
         return 0
     for name, path in pages.items():
         print(f"{name:16} {summary(path)}")
@@ -37,6 +39,6 @@ def show(options: argparse.Namespace) -> int:
 
 def summary(path: Path) -> str:
     """The first sentence of a page, after its title."""
-    _, _, text = path.read_text().strip().partition("\n")
+    _, _, text = path.read_text("utf-8").strip().partition("\n")
     first, end, _ = " ".join(text.strip().split("\n\n")[0].split()).partition(". ")
     return first + ("." if end else "")

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TextIO
 
+from tlmd.client.display.encoding import ERRORS
 from tlmd.data.errors import Failed, Interrupted, TlmdError
 from tlmd.processes.children import VERBOSE
 
@@ -35,7 +36,7 @@ def captured_output(log: Path) -> Iterator[TextIO]:
     descriptor = _open(log)
     _flush()
     kept = os.dup(1), os.dup(2)
-    with os.fdopen(kept[1], "w", buffering=1, errors="replace") as original:
+    with os.fdopen(kept[1], "w", buffering=1, errors=ERRORS) as original:
         faulthandler.enable(original)
         os.dup2(descriptor, 1)
         os.dup2(descriptor, 2)

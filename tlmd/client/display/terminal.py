@@ -23,6 +23,7 @@ from tlmd.data.errors import Interrupted
 from tlmd.data.model_spec import FP32
 from tlmd.data.state_dir import make_state_dir
 from tlmd.export import reports
+from tlmd.processes.children import ending_signals
 
 _ROWS = 30
 _PLAIN_COLUMNS = 120  # at least this width if the output is not a terminal
@@ -40,7 +41,7 @@ def tune(request: TuneRequest, config: Config, as_json: bool) -> int:
         interrupted.set()
         raise Interrupted
 
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in ending_signals():
         signal.signal(number, interrupt)  # an exception, so that everything is cleaned up
     with captured_output(state / "logs" / "tune.log") as stderr:
         with LiveLine(Console(file=stderr)) as live:
