@@ -106,7 +106,7 @@ class HotSwapped:
         self._programs = programs or ProgramSource(options.state_dir)
         try:
             with torch.no_grad():
-                source = torch_frontend.from_module(name, module, tuple(self._example))
+                source = torch_frontend.from_module(name, module, tuple(self._example), caches=True)
                 self._model = lower_source(options.spec(name), source, self._target)
             if not self._model.tasks:
                 raise BadInput(f"{name} has no tensor program to tune")

@@ -222,6 +222,8 @@ class ModelRunner:
         def make() -> Function:
             twin = _twin(self._module) or self._module
             flat = torch_frontend.flat_module(twin, call.structure, caches=True)
+            # Models of transformers return no key-value cache while they are exported.
+            flat.as_run = call.outputs is not None and call.outputs.has_instances
             example = [tensor.detach().clone() for tensor in tensors]
             return partitioned.build(type(self._module).__name__, flat, example, self._options)
 

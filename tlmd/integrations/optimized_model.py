@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -100,7 +101,12 @@ class OptimizedModel(nn.Module):
 def optimized(original: nn.Module, example: Any, options: GraphOptions) -> OptimizedModel:
     """An `OptimizedModel` that is also of the class of `original`. Nothing is compiled yet."""
     name, base = type(original).__name__, type(original)
-    members = {"__doc__": base.__doc__, "__module__": base.__module__}
+
+    @functools.wraps(base.forward)  # some methods look which arguments it has
+    def forward(self: OptimizedModel, *args: Any, **kwargs: Any) -> Any:
+        return OptimizedModel.forward(self, *args, **kwargs)
+
+    members = {"__doc__": base.__doc__, "__module__": base.__module__, "forward": forward}
     cls: Any = OptimizedModel
     with contextlib.suppress(TypeError):  # a class that cannot be combined with another one
         cls = type(name, (OptimizedModel, base), members)

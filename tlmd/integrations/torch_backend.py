@@ -78,7 +78,7 @@ class _Graph:
         self._floats = [i for i in _float_inputs(graph, example) if i not in self._fixed]
         fixed = {*self._fixed, *self._numbers, *self._floats}
         self._inputs = [i for i in range(len(example)) if i not in fixed]
-        self._libraries = Libraries("graph", CompileTime())
+        self._libraries = Libraries("graph", _compile_time())
         self._has_effects = False
         """Whether it changes an input or a weight."""
 
@@ -143,6 +143,23 @@ class _Graph:
         fixed |= {i: torch.tensor(value, dtype=torch.float64) for i, value in floats.items()}
         graph = _with_floats(self._graph, floats) if floats else self._graph
         return _WithFixed(graph, fixed, len(self._inputs) + len(fixed))
+
+
+_by_frame: dict[int, CompileTime] = {}
+"""How long compiling the last graph took, by the number of PyTorch for the function of the user."""
+
+
+def _compile_time() -> CompileTime:
+    """The time after which the graph that PyTorch makes now is compiled: at once if it is new.
+
+    A function that PyTorch compiles again, as for a text that has become longer, waits.
+    """
+    compile_id = torch._guards.CompileContext.current_compile_id()
+    if compile_id is None or compile_id.frame_id is None:
+        return CompileTime()
+    if not compile_id.frame_compile_id:
+        _by_frame[compile_id.frame_id] = CompileTime()
+    return _by_frame.setdefault(compile_id.frame_id, CompileTime())
 
 
 class _WithFixed(torch.nn.Module):

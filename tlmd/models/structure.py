@@ -42,6 +42,11 @@ class Node:
     type: str = ""
     """Class of a dict, an object or an instance, as ``package.module:Class``."""
 
+    @property
+    def has_instances(self) -> bool:
+        """Whether an object is among the values that is none of the usual containers."""
+        return self.kind == "instance" or any(item.has_instances for item in self.items)
+
     def tensors(self) -> Iterator[tuple[str, int]]:
         """Path and index of every tensor, such as ``("hidden_states.0", 3)``."""
         if self.kind == "tensor":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -48,7 +48,7 @@ class FlatModel:
 
         args, kwargs = self.call.arguments_of(self.tensors)
         try:
-            with torch.no_grad(), _without_cache(self.module.model):
+            with torch.no_grad(), self.module.context():
                 outputs = self.module.model(*args, **kwargs)
         except Exception as error:
             sizes = " ".join(",".join(map(str, value.shape)) for value in self.tensors)
@@ -72,11 +72,14 @@ class FlatModel:
         return run
 
 
-def flattened(name: str, module: Any, example: Any, shapes: Shapes | None = None) -> FlatModel:
+def flattened(
+    name: str, module: Any, example: Any, shapes: Shapes | None = None, caches: bool = False
+) -> FlatModel:
     """Describe how a torch module is called. Raises `BadInput`.
 
     `example` is a tuple of positional inputs, a dict of keyword inputs, or one tensor. `shapes` has
-    one shape per tensor of the inputs and replaces the shapes of the example.
+    one shape per tensor of the inputs and replaces the shapes of the example. `caches`: whether
+    key-value caches of transformers are among the outputs.
     """
     import torch
 
@@ -86,15 +89,17 @@ def flattened(name: str, module: Any, example: Any, shapes: Shapes | None = None
     if not tensors:
         raise BadInput(f"{name} has no tensor among its inputs; give example inputs with tensors")
     tensors = _reshaped(name, tensors, shapes)
-    return FlatModel(name, flat_module(module, call), call, tensors)
+    return FlatModel(name, flat_module(module, call, caches), call, tensors)
 
 
-def from_module(name: str, module: Any, example: Any, shapes: Shapes | None = None) -> SourceModel:
+def from_module(
+    name: str, module: Any, example: Any, shapes: Shapes | None = None, caches: bool = False
+) -> SourceModel:
     """Export a torch module with its example inputs and import it into TVM. Raises `BadInput`.
 
-    `example` and `shapes`: as in `flattened`.
+    `example`, `shapes` and `caches`: as in `flattened`.
     """
-    return imported(flattened(name, module, example, shapes))
+    return imported(flattened(name, module, example, shapes, caches))
 
 
 def imported(flat: FlatModel) -> SourceModel:
@@ -196,11 +201,13 @@ def flat_module(module: Any, call: CallStructure, caches: bool = False) -> Any:
         def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
             args, kwargs = call.arguments_of(tensors)
             results: list[Any] = []
-            cache = nullcontext() if caches else _without_cache(self.model)
-            with _as_run(self.as_run), cache:
+            with _as_run(self.as_run), self.context():
                 outputs = self.model(*args, **kwargs)
             describe_outputs(outputs, results)
             return tuple(results)
+
+        def context(self) -> AbstractContextManager[None]:
+            return nullcontext() if caches else _without_cache(self.model)
 
     flat = FlatModule()
     flat.training = False  # not `eval`, which an exported module does not allow
