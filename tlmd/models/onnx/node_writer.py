@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 
 _SPLIT_BY_INPUT = 13  # the first opset in which the sizes are an input of Split
+_REDUCE_BY_INPUT = {"ReduceSum": 13}  # the same of the dimensions
+_OTHERS_BY_INPUT = 18
 _EAGER: dict[str, Callable[..., Any]] = {
     "Add": np.add,
     "Reshape": np.reshape,
@@ -58,6 +60,23 @@ class NodeWriter:
     def reshape(self, x: str, shape: list[int]) -> str:
         """`x` in another shape."""
         return self.call("Reshape", x, self.constant(np.asarray(shape, np.int64)))
+
+    def cast(self, x: str, dtype: Any) -> str:
+        """`x` with another element type, one of numpy."""
+        from onnx import helper
+
+        return self.call("Cast", x, to=helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
+
+    def take(self, x: str, places: Any, axis: int) -> str:
+        """The elements of `x` at known places of a dimension."""
+        return self.call("Gather", x, self.constant(np.asarray(places, np.int64)), axis=axis)
+
+    def reduce(self, operator: str, x: str, axes: list[int], keep: bool = True) -> str:
+        """The reduction of `x` over dimensions."""
+        if self.opset < _REDUCE_BY_INPUT.get(operator, _OTHERS_BY_INPUT):
+            return self.call(operator, x, axes=axes, keepdims=int(keep))
+        dims = self.constant(np.asarray(axes, np.int64))
+        return self.call(operator, x, dims, keepdims=int(keep))
 
     def split(self, x: str, sizes: list[int], axis: int = -1) -> list[str]:
         """`x` cut along a dimension."""

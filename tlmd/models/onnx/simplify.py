@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tlmd.models.onnx import recurrent
+from tlmd.models.onnx import arithmetic, recurrent, resize, rewriting, windows
 
 if TYPE_CHECKING:
     import onnx
 
+_REWRITTEN = (resize, windows, arithmetic)
 _MISREAD = {"Attention"}  # TVM's converter expects another operator of the same name
 
 
@@ -28,14 +29,24 @@ def simplify(model: onnx.ModelProto, shapes: Mapping[str, list[int]]) -> onnx.Mo
     """An equal model with these shapes of its inputs; `model` itself where that is not possible."""
     try:
         simpler = _with_shapes(model, shapes)
+        _rewritten(simpler)
         simpler = _spelled_out(simpler)
         # Before, because ONNX Runtime refuses some; after, because it finds more shapes.
         recurrent.unroll(simpler)
         simpler = _folded(simpler)
         recurrent.unroll(simpler)
+        _rewritten(simpler)
         return _with_full_expands(simpler)
     except Exception:  # the importer then says what it cannot read
         return model
+
+
+def _rewritten(model: onnx.ModelProto) -> None:
+    """Replace operators that TVM lacks or imports wrongly, each by nodes with the same results."""
+    rules: rewriting.Rewriters = {}
+    for module in _REWRITTEN:
+        rules |= module.rewriters()
+    rewriting.rewrite(model, rules)
 
 
 def _with_shapes(model: onnx.ModelProto, shapes: Mapping[str, list[int]]) -> onnx.ModelProto:

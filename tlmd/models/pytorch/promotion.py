@@ -219,13 +219,18 @@ def _bound(bound: Tensor | float, dtype: torch.dtype) -> Tensor:
 
 
 def _accumulation(op: Callable[..., Any]) -> Callable[..., Any]:
-    """A sum or product of integers is an int64; `dtype` is the one to add in."""
+    """A sum or product of integers is an int64; `dtype` is the one to add in.
+
+    PyTorch adds all integers in 64 bits without that argument, so narrow ones are cast after it.
+    """
 
     def decomposition(x: Tensor, *args: Any, dtype: torch.dtype | None = None) -> Any:
         wanted = dtype or (x.dtype if x.is_floating_point() else torch.int64)
         if dtype is None and x.dtype == wanted:
             return NotImplemented
-        return op(x.to(wanted), *args)
+        if wanted.is_floating_point or wanted == torch.int64:
+            return op(x.to(wanted), *args)
+        return op(x.to(wanted).to(torch.int64), *args).to(wanted)
 
     return decomposition
 
