@@ -120,7 +120,8 @@ def _places(
     places = starts + np.arange(width) * dilation
     first = np.where(starts < 0, starts % dilation, starts)
     last = starts + (extent - 1 - starts) // dilation * dilation
-    return np.minimum(np.maximum(places, first), last)
+    inside: NDArray[Any] = np.minimum(np.maximum(places, first), last)
+    return inside
 
 
 def _flat_places(places: Sequence[NDArray[Any]], image: Sequence[int]) -> NDArray[Any]:

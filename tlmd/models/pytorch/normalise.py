@@ -2,8 +2,9 @@
 
 The program stays one of PyTorch: it can still be run, and gives the same outputs. Operators are
 replaced by decompositions (`promotion`, `indexing`, `index_writes`, `functions`, `reductions`,
-`pools`, and those of PyTorch for operators that TVM lacks). Values that depend on weights only are
-computed here, because TVM would compile a kernel for each step of their computation.
+`pools`, those of `lacking`, and those of PyTorch for operators that TVM lacks). Values that depend
+on weights only are computed here, because TVM would compile a kernel for each step of their
+computation.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from torch.utils._pytree import tree_leaves
 from tlmd.models.pytorch import functions, index_writes, indexing, promotion, reductions
 from tlmd.models.pytorch import pools as torch_pools
 from tlmd.models.pytorch.folding import fold_constants, is_random, mutates
+from tlmd.models.pytorch.lacking import products, resizing, scattering, special
 
 Table = dict[Any, Callable[..., Any]]
 
@@ -30,8 +32,11 @@ _PREFERRED = {
     "_native_batch_norm_legit_functional.default",
     "_native_batch_norm_legit.no_stats",
 }
-_OWN = (promotion, indexing, index_writes, functions, reductions, torch_pools)
-_CUSTOM = {"transformers.grouped_mm_fallback.default": torch_pools.grouped_product}
+_OWN = (
+    *(promotion, indexing, index_writes, functions, reductions, torch_pools, resizing, products),
+    *(scattering, special),
+)
+_CUSTOM = {"transformers.grouped_mm_fallback.default": products.grouped_product}
 _CHECKS = (
     *(torch.ops.aten._assert_scalar, torch.ops.aten._assert_async),
     *(torch.ops.aten._assert_tensor_metadata, torch.ops.aten.sym_constrain_range),
@@ -52,6 +57,7 @@ def normalise(program: ExportedProgram, convertible: Iterable[str]) -> Any:
         return program.run_decompositions()
     table = _table(frozenset(convertible))
     allow_all_strides(program.graph)
+    scattering.tell_repeated_sizes(program)
     # A copy, because PyTorch takes entries out.
     program = program.run_decompositions({**table, **_custom(program)})
     further = _indexed_pools(program) | _statistics(program)

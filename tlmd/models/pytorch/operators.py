@@ -18,6 +18,7 @@ from tvm import relax
 from tvm.ir import GenericConst
 
 from tlmd.models.pytorch import precision
+from tlmd.models.pytorch.lacking import scattering
 from tlmd.models.pytorch.precision import Converter, cast, emit, is_nan, result_dtype, wide
 
 
@@ -54,16 +55,14 @@ def _own() -> dict[str, Converter]:
         "div.Tensor_mode": _integer_division,
         "maximum.default": _extreme(relax.op.maximum),
         "minimum.default": _extreme(relax.op.minimum),
-        "ne.Tensor": _not_equal,
-        "ne.Scalar": _not_equal,
+        **dict.fromkeys(("ne.Tensor", "ne.Scalar"), _not_equal),
         "__lshift__.Scalar": _shift(relax.op.left_shift),
         "__rshift__.Scalar": _shift(relax.op.right_shift),
         "bitwise_left_shift.Tensor": _shift(relax.op.left_shift),
         "bitwise_right_shift.Tensor": _shift(relax.op.right_shift),
-        "grid_sampler_2d.default": _grid_sample,
-        "grid_sampler_3d.default": _grid_sample,
-        "sort.stable": _sort,
-        "sort.default": _sort,
+        **dict.fromkeys(("grid_sampler_2d.default", "grid_sampler_3d.default"), _grid_sample),
+        **dict.fromkeys(("sort.stable", "sort.default"), _sort),
+        **scattering.converters(),
         "getitem": _getitem,
         **precision.converters(),
     }

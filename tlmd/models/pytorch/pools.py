@@ -1,4 +1,4 @@
-"""Decompositions of pools and of other operators that read windows.
+"""Decompositions of pools.
 
 The windows are read at places that depend on shapes only; the normalisation folds these.
 """
@@ -28,9 +28,6 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
         aten.avg_pool3d.default: _avg_pool(3, F.avg_pool3d),
         aten.max_pool2d_with_indices.default: _with_strides(aten.max_pool2d_with_indices.default),
         aten.max_pool3d_with_indices.default: _with_strides(aten.max_pool3d_with_indices.default),
-        aten._grouped_mm.default: grouped_product,
-        aten._upsample_bilinear2d_aa.default: _smooth_resize,
-        aten.upsample_nearest2d.vec: _nearest,
     }
 
 
@@ -172,69 +169,3 @@ def _avg_pool(rank: int, pool: Callable[..., Any]) -> Callable[..., Any]:
         return (average + average.sign() * 1e-6).to(x.dtype) if whole else average
 
     return decomposition
-
-
-def grouped_product(
-    x: Tensor,
-    weights: Tensor,
-    offs: Tensor | None = None,
-    bias: Tensor | None = None,
-    out_dtype: torch.dtype | None = None,
-) -> Any:
-    """Rows of `x` ``[rows, k]`` times the matrix of their group, in `weights` ``[groups, k, n]``.
-
-    Group i ends before row ``offs[i]``.
-    """
-    if offs is None and x.dim() == 3 and weights.dim() == 3:
-        return torch.bmm(x, weights)
-    if offs is None or x.dim() != 2 or weights.dim() != 3 or bias is not None:
-        return NotImplemented
-    rows, groups = x.shape[0], weights.shape[0]
-    group = (torch.arange(rows).unsqueeze(1) >= offs).sum(1).clamp(max=groups - 1)
-    if rows <= groups:
-        return torch.bmm(x.unsqueeze(1), weights.index_select(0, group)).squeeze(1)
-    # All groups for all rows: more arithmetic, but the weights are read once.
-    products = torch.bmm(x.unsqueeze(0).expand(groups, *x.shape), weights)
-    places = group * rows + torch.arange(rows)
-    return products.reshape(groups * rows, -1).index_select(0, places)
-
-
-def _smooth_resize(
-    x: Tensor,
-    size: Sequence[int],
-    align_corners: bool,
-    scale_h: float | None = None,
-    scale_w: float | None = None,
-) -> Tensor:
-    """Resizing with a triangle as wide as a step in the source, as two matrix products."""
-    rows = _triangle(x.shape[-2], size[0], align_corners, scale_h)
-    columns = _triangle(x.shape[-1], size[1], align_corners, scale_w)
-    wide = x.float() @ columns.t()
-    return (rows @ wide).to(x.dtype)
-
-
-def _triangle(extent: int, count: int, align_corners: bool, scale: float | None) -> Tensor:
-    """Weights ``[count, extent]``."""
-    if align_corners:
-        step = (extent - 1) / (count - 1) if count > 1 else 0.0
-    else:
-        step = 1 / scale if scale else extent / count
-    reach = max(step, 1.0)
-    centres = (torch.arange(count, dtype=torch.float64).unsqueeze(1) + 0.5) * step
-    places = torch.arange(extent, dtype=torch.float64) + 0.5
-    weights = (1 - (places - centres).abs() / reach).clamp(min=0)
-    return (weights / weights.sum(1, keepdim=True)).float()
-
-
-def _nearest(x: Tensor, size: Sequence[int] | None, scales: Sequence[float] | None) -> Any:
-    """TVM takes the nearest centre, which is PyTorch's choice only for whole factors."""
-    extents = x.shape[-2:]
-    if size is None:
-        size = [math.floor(e * s) for e, s in zip(extents, scales or (), strict=True)]
-    if all(n % e == 0 for n, e in zip(size, extents, strict=True)):
-        return NotImplemented
-    for dim, (extent, count) in enumerate(zip(extents, size, strict=True), x.dim() - 2):
-        step = 1 / scales[dim - x.dim() + 2] if scales else extent / count
-        places = torch.floor(torch.arange(count, dtype=torch.float32) * step)
-        x = torch.index_select(x, dim, places.to(torch.int64).clamp(max=extent - 1))
-    return x
