@@ -8,12 +8,13 @@ from pathlib import Path
 
 from tlmd.client.commands.arguments import job_request, state_dir
 from tlmd.client.commands.daemon_commands import daemon_of, print_result
+from tlmd.client.default_shapes import with_shapes
 from tlmd.corpus.corpus import CORPORA
 from tlmd.data.errors import BadInput
 
 
 def submit(options: argparse.Namespace) -> int:
-    request = job_request(options)
+    request = with_shapes(job_request(options), options.yes)
     from tlmd.data import config as configuration
 
     daemon = daemon_of(options)

@@ -7,10 +7,11 @@ import json
 from typing import Any
 
 from tlmd.client.commands.arguments import job_request, state_dir
+from tlmd.client.default_shapes import with_shapes
 
 
 def tune(options: argparse.Namespace) -> int:
-    request = job_request(options)
+    request = with_shapes(job_request(options), options.yes)
     from tlmd.data import config as configuration
 
     flags = {
@@ -33,7 +34,7 @@ def tune(options: argparse.Namespace) -> int:
 
 
 def check(options: argparse.Namespace) -> int:
-    request = job_request(options)
+    request = with_shapes(job_request(options), options.yes)
     from tlmd.data import config as configuration
 
     config = configuration.load(options.config, {"measure.run_cores": options.cores})

@@ -46,6 +46,9 @@ class Command:
 _CORES = argument(
     "--cores", type=positive, help="physical cores that models will run on (default: all)"
 )
+_YES = argument(
+    "--yes", action="store_true", help="take the proposed shapes if a file leaves dimensions open"
+)
 _JOB = argument("job", metavar="JOB")
 _FILE = argument("file", metavar="FILE", type=Path)
 _RECORDS = argument(
@@ -63,6 +66,7 @@ COMMANDS = (
         f"{_RUNS}.model_commands:tune",
         (
             _CORES,
+            _YES,
             argument("--out", type=Path, metavar="DIR", help="folder for model, records, report"),
             argument("--seed", type=int),
             argument(
@@ -79,7 +83,7 @@ COMMANDS = (
         "check",
         "would this model work? nothing is measured",
         f"{_RUNS}.model_commands:check",
-        (_CORES,),
+        (_CORES, _YES),
         groups=("model",),
     ),
     Command(
@@ -108,6 +112,7 @@ COMMANDS = (
         "give the daemon a model to tune; ends when the model works",
         f"{_RUNS}.job_commands:submit",
         (
+            _YES,
             argument(
                 "--detach", action="store_true", help="do not wait until the model is known to work"
             ),

@@ -11,7 +11,7 @@ import numpy as np
 from tlmd.data.errors import BadInput
 from tlmd.data.model_spec import Shapes
 from tlmd.models.call_structure import CallStructure
-from tlmd.models.onnx import simplify
+from tlmd.models.onnx import open_dimensions, simplify
 from tlmd.models.output_dtypes import with_output_dtypes
 from tlmd.models.sources import (
     ReferenceFunction,
@@ -83,17 +83,14 @@ def _onnx_shapes(path: Path, model: onnx.ModelProto, shapes: Shapes | None) -> d
         raise WrongNumberOfShapes(str(path), len(inputs), len(shapes))
     by_name: dict[str, list[int]] = {}
     for index, value in enumerate(inputs):
-        dims = [
-            # Some exporters write -1 for an open dimension.
-            dim.dim_value if dim.HasField("dim_value") and dim.dim_value >= 0 else _open(dim)
-            for dim in value.type.tensor_type.shape.dim
-        ]
+        dims = open_dimensions.dimensions(value)
         given = list(shapes[index]) if shapes is not None else dims
         text = ",".join(map(str, dims))
         if not all(isinstance(dim, int) for dim in given):
+            shape = ",".join(map(str, open_dimensions.proposed(dims)))
             raise BadInput(
                 f"{path}: input {value.name} has open dimensions ({text}); "
-                "give --input-shape with numbers"
+                f"give --input-shape with numbers, such as {shape}, or --yes"
             )
         fits = len(given) == len(dims) and all(
             not isinstance(dim, int) or dim == got for dim, got in zip(dims, given, strict=True)
@@ -103,10 +100,6 @@ def _onnx_shapes(path: Path, model: onnx.ModelProto, shapes: Shapes | None) -> d
             raise BadInput(f"{path}: shape {shape} does not fit input {value.name} ({text})")
         by_name[value.name] = [int(dim) for dim in given]
     return by_name
-
-
-def _open(dim: Any) -> str:
-    return dim.dim_param or "?"
 
 
 def _output_dtypes(model: onnx.ModelProto) -> list[str]:
