@@ -20,6 +20,7 @@ from tvm.script import from_source, tirx
 _LINE = 64  # bytes that are compared at one place of a tensor
 _PLACES = 3  # of each tensor
 _CHUNK = 1 << 16  # bytes that are summed in one step
+_LEAST = 1 << 18  # bytes that are summed at each call: in 10 microseconds
 _RATE = 2e10  # bytes a second that one core sums; measured: 1.7e10 to 4.5e10
 _SHARE = 0.005  # of the time of a call may be spent on sums
 _version, _pointer = attrgetter("_version"), torch.Tensor.data_ptr
@@ -79,11 +80,14 @@ class Weights:
         return self.have_moved() or self._places.differ() or self._sums_differ(seconds)
 
     def _sums_differ(self, seconds: float) -> bool:
-        count = min(len(self._chunks), 1 + int(seconds * _SHARE * _RATE / _CHUNK))
-        for _ in range(count):
+        budget = _LEAST + seconds * _SHARE * _RATE
+        for _ in self._chunks:
             index = self._next = (self._next + 1) % len(self._chunks)
             if np.add.reduce(self._chunks[index]) != self._sums[index]:
                 return True
+            budget -= self._chunks[index].nbytes
+            if budget <= 0:
+                break
         return False
 
 
