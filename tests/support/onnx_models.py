@@ -26,9 +26,9 @@ Arrays = Mapping[str, Any]
 
 
 def node(operator: str, inputs: str, outputs: str = "y", **attributes: Any) -> Any:
-    """A node; names are separated by spaces, and `_` is an input that is not given."""
-    names = ["" if name == "_" else name for name in inputs.split()]
-    return helper.make_node(operator, names, outputs.split(), **attributes)
+    """A node; names are separated by spaces, and `_` is one that is not given."""
+    ends = [["" if name == "_" else name for name in n.split()] for n in (inputs, outputs)]
+    return helper.make_node(operator, *ends, **attributes)
 
 
 def onnx_model(

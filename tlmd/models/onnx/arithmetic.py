@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
+from tlmd.models.onnx.node_writer import NodeWriter
 from tlmd.models.onnx.rewriting import Operation, Rewriters
+
+LAYER_NORM = 17  # the first opset with this normalisation
 
 
 def rewriters() -> Rewriters:
@@ -96,13 +100,34 @@ def _layer_norm(operation: Operation) -> Sequence[str] | None:
     """TVM wants scale and shift in the shape of what is normalised; ONNX broadcasts them."""
     writer, (x, *weights) = operation.writer, operation.node.input
     shape = operation.shape(x)
-    inner = shape[operation.attributes.get("axis", -1) % len(shape) :]
+    axis = operation.attributes.get("axis", -1) % len(shape)
     weights = [name for name in weights if name]
-    if all(operation.shape(name) == inner for name in weights) or operation.output(1):
+    full = all(operation.shape(name) == shape[axis:] for name in weights)
+    if operation.output(1) or (full and writer.opset >= LAYER_NORM):
         return None
-    size = writer.constant(np.asarray(inner, np.int64))
-    full = [
-        name if operation.shape(name) == inner else writer.call("Expand", name, size)
-        for name in weights
-    ]
-    return [writer.call("LayerNormalization", x, *full, **operation.attributes)]
+    if writer.opset >= LAYER_NORM:
+        size = writer.constant(np.asarray(shape[axis:], np.int64))
+        weights = [
+            name if operation.shape(name) == shape[axis:] else writer.call("Expand", name, size)
+            for name in weights
+        ]
+    axes, epsilon = list(range(axis, len(shape))), operation.attributes.get("epsilon", 1e-5)
+    return [layer_norm(writer, x, weights, axes, operation.dtype(x), epsilon)]
+
+
+def layer_norm(
+    writer: NodeWriter, x: str, weights: Sequence[str], axes: list[int], dtype: Any, epsilon: float
+) -> str:
+    """A LayerNormalization over the last dimensions; spelled out in old files."""
+    if writer.opset >= LAYER_NORM:
+        return writer.call("LayerNormalization", x, *weights, axis=axes[0], epsilon=epsilon)
+    half = dtype == np.float16
+    wide = writer.cast(x, np.float32) if half else x
+    centred = writer.call("Sub", wide, writer.reduce("ReduceMean", wide, axes))
+    spread = writer.reduce("ReduceMean", writer.call("Mul", centred, centred), axes)
+    more = writer.constant(np.asarray(epsilon, np.float32 if half else dtype))
+    result = writer.call("Div", centred, writer.call("Sqrt", writer.call("Add", spread, more)))
+    result = writer.cast(result, dtype) if half else result
+    for kind, name in zip(("Mul", "Add"), weights, strict=False):
+        result = writer.call(kind, result, name)
+    return result

@@ -78,6 +78,10 @@ class NodeWriter:
         dims = self.constant(np.asarray(axes, np.int64))
         return self.call(operator, x, dims, keepdims=int(keep))
 
+    def scaled(self, x: str, factor: float, dtype: Any) -> str:
+        """`x`, of this element type, times a number."""
+        return x if factor == 1 else self.call("Mul", x, self.constant(np.asarray(factor, dtype)))
+
     def split(self, x: str, sizes: list[int], axis: int = -1) -> list[str]:
         """`x` cut along a dimension."""
         from onnx import helper

@@ -121,6 +121,7 @@ def _onnx_reference(path: Path, model: onnx.ModelProto) -> ReferenceFunction | N
             options.log_severity_level = 4
             # Its programs for quantised models overflow on CPUs without VNNI: sums of 16 bits.
             options.add_session_config_entry("session.disable_quant_qdq", "1")
+            options.add_session_config_entry("session.x64quantprecision", "1")
             run_model = onnxruntime.InferenceSession(
                 str(path), options, providers=["CPUExecutionProvider"]
             ).run

@@ -42,10 +42,16 @@ class Operation:
 
     def shape(self, name: str) -> list[int]:
         """The shape of a value. Raises `Unknown`."""
+        if name in self.writer.tensors:
+            return list(self.writer.tensors[name].dims)
         return self.types.known(name)[0]
 
     def dtype(self, name: str) -> Any:
         """The element type of a value, as one of numpy. Raises `Unknown`."""
+        from onnx import helper
+
+        if name in self.writer.tensors:
+            return helper.tensor_dtype_to_np_dtype(self.writer.tensors[name].data_type)
         return self.types.known(name)[1]
 
     def constant(self, place: int) -> Any:
@@ -156,6 +162,19 @@ def rewrite(model: onnx.ModelProto, rewriters: Rewriters) -> None:
         pending.extendleft(reversed(writer.nodes))
     del model.graph.node[:]
     model.graph.node.extend(done)
+    _drop_unused(model)
+
+
+def _drop_unused(model: onnx.ModelProto) -> None:
+    """Remove weights that nothing reads any more; TVM cannot read those of four bits."""
+    used = {value.name for value in model.graph.output}
+    nodes = list(model.graph.node)
+    if any(a.HasField("g") or a.graphs for node in nodes for a in node.attribute):
+        return  # branches read weights, too
+    used |= {name for node in nodes for name in node.input}
+    given = {value.name for value in model.graph.input}
+    for tensor in [t for t in model.graph.initializer if t.name not in used | given]:
+        model.graph.initializer.remove(tensor)
 
 
 def _results(

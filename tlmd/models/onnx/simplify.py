@@ -16,12 +16,22 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tlmd.models.onnx import arithmetic, recurrent, resize, rewriting, windows
+from tlmd.models.onnx import (
+    arithmetic,
+    attention,
+    fused,
+    quantised,
+    recurrent,
+    resize,
+    rewriting,
+    rotary,
+    windows,
+)
 
 if TYPE_CHECKING:
     import onnx
 
-_REWRITTEN = (resize, windows, arithmetic)
+_REWRITTEN = (resize, windows, arithmetic, quantised, fused, attention, rotary)
 _MISREAD = {"Attention"}  # TVM's converter expects another operator of the same name
 
 
