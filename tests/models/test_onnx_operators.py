@@ -7,7 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.support.onnx_models import check_import, node, onnx_model, operators, rewritten
+from tests.support.onnx_models import (
+    check_import,
+    node,
+    onnx_model,
+    operators,
+    rewritten,
+    run_in_onnx_runtime,
+)
 
 RANDOM = np.random.default_rng(0)
 X = RANDOM.standard_normal((2, 3, 8, 7), np.float32)
@@ -36,6 +43,27 @@ CASES: dict[str, tuple[Any, dict[str, Any], dict[str, Any]]] = {
         node("Pow", "x z"),
         {"x": np.abs(INTEGERS)},
         {"z": np.asarray(1.5, np.float32)},
+    ),
+    "ReverseSequence": (
+        node("ReverseSequence", "x z", time_axis=1, batch_axis=0),
+        {"x": X, "z": np.asarray([1, 3])},
+        {},
+    ),
+    "ScatterElements": (
+        node("ScatterElements", "x i u", axis=1, reduction="add"),
+        {"x": X[0, 0], "u": X[1, 0, :, :3]},
+        {"i": RANDOM.integers(-7, 7, (8, 3))},
+    ),
+    "Trilu": (node("Trilu", "x k", upper=0), {"x": X}, {"k": np.asarray(-1)}),
+    "an axis behind an Identity": (
+        [node("Identity", "a", "b"), node("CumSum", "x b")],
+        {"x": X},
+        {"a": np.asarray(2)},
+    ),
+    "a number behind an Identity": (
+        [node("Identity", "a", "b"), node("TopK", "x b", "y i", axis=1)],
+        {"x": X},
+        {"a": np.asarray([2])},
     ),
     "LayerNormalization": (
         node("LayerNormalization", "x s b", axis=1),
@@ -66,6 +94,21 @@ def test_pools_give_the_places_of_maxima(attributes: dict[str, Any]) -> None:
 def test_a_batch_norm_in_training_uses_the_statistics_of_the_batch() -> None:
     made = node("BatchNormalization", "x s b mean var", "y m v", training_mode=1, momentum=0.7)
     check_import(onnx_model(made, {"x": X}, CHANNELS, "y m v"), {"x": X})
+
+
+@pytest.mark.parametrize("opset", [18, 21])
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_groups_are_normalised_by_scales_of_groups_or_channels(opset: int, dtype: Any) -> None:
+    count = 6 if opset == 21 else 3
+    x = RANDOM.standard_normal((2, 6, 4, 5)).astype(dtype)
+    constants = {name: RANDOM.standard_normal(count).astype(dtype) for name in ("s", "b")}
+    made = node("GroupNormalization", "x s b", num_groups=3)
+    exact = 1e-4 if dtype == np.float32 else 1e-2
+    model = onnx_model(made, {"x": x}, constants, opset=opset)
+    (want,), (got,) = (run_in_onnx_runtime(m, {"x": x}) for m in (model, rewritten(model)))
+    np.testing.assert_allclose(got, want, exact, exact)
+    if opset == 21:
+        check_import(model, {"x": x}, exact, exact)
 
 
 def test_operators_that_tvm_imports_rightly_stay() -> None:

@@ -56,8 +56,12 @@ def network(
     outputs = ["Y", "Y_h", "Y_c"][: 3 if kind == "LSTM" else 2]
     if attributes.pop("lengths", False):
         inputs[4] = "lengths"
-        lengths = np.full(BATCH, steps - 1, np.int32)
+        lengths = np.asarray([steps - 2, steps], np.int32)
         weights.append(numpy_helper.from_array(lengths, "lengths"))
+    if attributes.pop("peepholes", False):
+        inputs += [""] * (7 - len(inputs)) + ["P"]
+        values = random.standard_normal((ways, 3 * WIDTH), np.float32)
+        weights.append(numpy_helper.from_array(values, "P"))
     while not inputs[-1]:
         inputs.pop()
     node = helper.make_node(
@@ -109,6 +113,27 @@ def test_unrolled_nodes_give_the_outputs_of_onnx_runtime(
 
 
 @pytest.mark.parametrize("kind", list(GATES))
+@pytest.mark.parametrize("direction", list(DIRECTIONS))
+@pytest.mark.parametrize("initial", [False, True])
+def test_texts_may_end_before_the_last_step(kind: str, direction: str, initial: bool) -> None:
+    model = network(kind, direction, initial, lengths=True)
+    changed = copy.deepcopy(model)
+    assert recurrent.unroll(changed)
+    onnx.checker.check_model(changed)
+    for value, right in zip(outputs_of(changed), outputs_of(model), strict=True):
+        np.testing.assert_allclose(value, right, 1e-4, 1e-5)
+
+
+@pytest.mark.parametrize("direction", list(DIRECTIONS))
+def test_gates_may_look_at_the_cell(direction: str) -> None:
+    model = network("LSTM", direction, peepholes=True)
+    changed = copy.deepcopy(model)
+    assert recurrent.unroll(changed)
+    for value, right in zip(outputs_of(changed), outputs_of(model), strict=True):
+        np.testing.assert_allclose(value, right, 1e-4, 1e-5)
+
+
+@pytest.mark.parametrize("kind", list(GATES))
 def test_the_batch_may_be_first(kind: str) -> None:
     model = network(kind, "bidirectional")
     other = copy.deepcopy(model)
@@ -132,7 +157,6 @@ def test_the_batch_may_be_first(kind: str) -> None:
         {"clip": 1.0},
         {"activations": ["Sigmoid", "Tanh", "Relu"]},
         {"input_forget": 1},
-        {"lengths": True},
         {"steps": 65},
     ],
 )

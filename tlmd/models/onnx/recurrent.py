@@ -29,6 +29,7 @@ _KNOWN = {
     *("input_forget", "clip"),
 }
 _FIRST_OPSET = 7  # the first in which operators broadcast
+_WITH_WHERE = 9
 
 
 def unroll(model: onnx.ModelProto) -> bool:
@@ -41,7 +42,7 @@ def unroll(model: onnx.ModelProto) -> bool:
     types, constants = _types(model), _constants(model)
     nodes, changed = [], False
     for node in model.graph.node:
-        recurrence = _recurrence(node, types, constants)
+        recurrence = _recurrence(node, types, constants, opset)
         if recurrence is None:
             nodes.append(node)
             continue
@@ -82,7 +83,7 @@ def _constants(model: onnx.ModelProto) -> dict[str, Any]:
 
 
 def _recurrence(
-    node: onnx.NodeProto, types: Mapping[str, Any], constants: Mapping[str, Any]
+    node: onnx.NodeProto, types: Mapping[str, Any], constants: Mapping[str, Any], opset: int
 ) -> Any:
     """The recurrence that a node computes; None for a node that stays."""
     from onnx import helper, numpy_helper
@@ -91,17 +92,18 @@ def _recurrence(
         return None
     attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
     inputs = [*node.input, *[""] * (8 - len(node.input))]
-    if not _is_usual(node.op_type, attributes) or inputs[7] or inputs[0] not in types:
+    if not _is_usual(node.op_type, attributes) or inputs[0] not in types:
         return None
     shape, dtype = types[inputs[0]]
     if attributes.get("layout", 0):
         shape = [shape[1], shape[0], shape[2]]
     if not 0 < shape[0] <= _MOST_STEPS or not shape[1]:
         return None
-    if inputs[4]:
-        lengths = constants.get(inputs[4])
-        if lengths is None or (numpy_helper.to_array(lengths) != shape[0]).any():
-            return None
+    lengths = constants.get(inputs[4])
+    if lengths is not None and (numpy_helper.to_array(lengths) == shape[0]).all():
+        inputs[4] = ""
+    if inputs[4] and opset < _WITH_WHERE:
+        return None
     activations = [text.decode() for text in attributes.get("activations", ())]
     return _Recurrence(
         kind=node.op_type,
@@ -173,17 +175,28 @@ class _Recurrence:
         """All states of a direction, the last one and, of an LSTM, the last cell."""
         projected, weights, shift = self._products(writer, place)
         state, cell = (self._initial(writer, self.inputs[n], place) for n in (5, 6))
+        nothing, peepholes = self._initial(writer, "", place), self._peepholes(writer, place)
         states = []
-        pieces = writer.split(projected, [self.batch] * self.steps, 0)
-        for x in reversed(pieces) if back else pieces:
+        pieces = list(enumerate(writer.split(projected, [self.batch] * self.steps, 0)))
+        for step, x in reversed(pieces) if back else pieces:
+            before = state, cell
             if self.kind == "LSTM":
-                state, cell = self._lstm(writer, x, weights, state, cell)
+                state, cell = self._lstm(writer, x, weights, state, cell, peepholes)
             elif self.kind == "GRU":
                 state = self._gru(writer, x, weights, shift, state)
             else:
                 total = writer.call("Add", x, writer.call("MatMul", state, weights))
                 state = writer.call(self.activation, total)
-            states.append(state)
+            output = state
+            if self.inputs[4]:
+                # Behind the end of a text its state stays, and the output is zero.
+                inside = self._inside(writer, step)
+                output = writer.call("Where", inside, state, nothing)
+                state, cell = (
+                    now if now == old else writer.call("Where", inside, now, old)
+                    for now, old in zip((state, cell), before, strict=True)
+                )
+            states.append(output)
         joined = writer.call("Concat", *(states[::-1] if back else states), axis=0)
         sequence = writer.reshape(joined, [self.steps, 1, self.batch, self.width])
         last = [writer.reshape(x, [1, self.batch, self.width]) for x in (state, cell)]
@@ -210,6 +223,18 @@ class _Recurrence:
         both = writer.call("Add", of_input, of_state)
         return writer.call("Add", projected, both), along, ""
 
+    def _inside(self, writer: NodeWriter, step: int) -> str:
+        """Which texts have this step."""
+        lengths = writer.reshape(self.inputs[4], [self.batch, 1])
+        return writer.call("Less", writer.constant(np.asarray(step, np.int32)), lengths)
+
+    def _peepholes(self, writer: NodeWriter, place: int) -> list[str]:
+        """What the cell of an LSTM counts in its input, output and forget gate."""
+        if not self.inputs[7]:
+            return []
+        weights = self._part(writer, self.inputs[7], place, [3 * self.width])
+        return writer.split(weights, [self.width] * 3)
+
     def _initial(self, writer: NodeWriter, given: str, place: int) -> str:
         if not given:
             return writer.constant(np.zeros((self.batch, self.width), self.dtype))
@@ -223,15 +248,22 @@ class _Recurrence:
         return writer.reshape(writer.split(x, [1] * ways, 0)[place], shape)
 
     def _lstm(
-        self, writer: NodeWriter, x: str, weights: str, state: str, cell: str
+        self, writer: NodeWriter, x: str, weights: str, state: str, cell: str, peepholes: list[str]
     ) -> tuple[str, str]:
         """The next state and cell."""
         total = writer.call("Add", x, writer.call("MatMul", state, weights))
-        gates = writer.split(total, [self.width] * 4)
-        enter, leave, keep = (writer.call("Sigmoid", gate) for gate in gates[:3])
-        new = writer.call("Mul", enter, writer.call("Tanh", gates[3]))
-        cell = writer.call("Add", writer.call("Mul", keep, cell), new)
-        return writer.call("Mul", leave, writer.call("Tanh", cell)), cell
+        enter, leave, keep, new = writer.split(total, [self.width] * 4)
+        if peepholes:
+            enter, keep = (
+                writer.call("Add", gate, writer.call("Mul", weight, cell))
+                for gate, weight in ((enter, peepholes[0]), (keep, peepholes[2]))
+            )
+        new = writer.call("Mul", writer.call("Sigmoid", enter), writer.call("Tanh", new))
+        kept = writer.call("Mul", writer.call("Sigmoid", keep), cell)
+        cell = writer.call("Add", kept, new)
+        if peepholes:
+            leave = writer.call("Add", leave, writer.call("Mul", peepholes[1], cell))
+        return writer.call("Mul", writer.call("Sigmoid", leave), writer.call("Tanh", cell)), cell
 
     def _gru(self, writer: NodeWriter, x: str, weights: str, shift: str, state: str) -> str:
         """The next state."""

@@ -25,13 +25,14 @@ from tlmd.models.onnx import (
     resize,
     rewriting,
     rotary,
+    sequences,
     windows,
 )
 
 if TYPE_CHECKING:
     import onnx
 
-_REWRITTEN = (resize, windows, arithmetic, quantised, fused, attention, rotary)
+_REWRITTEN = (resize, windows, arithmetic, quantised, fused, attention, rotary, sequences)
 _MISREAD = {"Attention"}  # TVM's converter expects another operator of the same name
 
 
