@@ -3,8 +3,9 @@
 `python -m benchmarks.behaviours [--json FILE] [--only PATTERN]`. Each row compiles a small network
 with `tlmd.optimize`, ``torch.compile(backend="tlmd")`` and inductor, changes something, and
 compares the next answers with those of eager PyTorch: `as eager`, `differs`, or the error that is
-raised. tlmd uses its library whatever its time. A second table has the microseconds that `tlmd.optimize`
-spends before each call. The headline `ratio` is the share of answers of tlmd that are as eager's.
+raised. tlmd uses its library whatever its time. A second table has the microseconds that
+`tlmd.optimize` spends before each call. The headline `ratio` is the share of answers of tlmd that
+are as eager's.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -77,9 +79,7 @@ def _guards() -> list[report.Row]:
     for name, model in models.items():
         state = ModuleState(model.eval())
         state.weights.keep_sums()
-        whole = _microseconds(
-            lambda state=state: (key_of([X]), layout_of([X]), state.has_changed())
-        )
+        whole = _microseconds(partial(_look, state))
         moved = _microseconds(state.weights.have_moved)
         rows.append(
             {
