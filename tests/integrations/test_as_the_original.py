@@ -206,6 +206,11 @@ def test_a_module_with_state_is_left_as_it_is(model: nn.Module, tmp_path: Path) 
     for name, value in twin.state_dict().items():
         torch.testing.assert_close(model.state_dict()[name], value)
     assert model.training == twin.training and torch.equal(example, X)
+    if isinstance(model, nn.Sequential):  # it changes itself in training mode only
+        model.eval()
+        for _ in range(3):
+            torch.testing.assert_close(fast(X), twin.eval()(X), atol=1e-4, rtol=1e-4)
+        assert fast.reason == ""
 
 
 def test_threads_may_call_it_first(state: Path) -> None:

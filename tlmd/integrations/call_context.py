@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import logging
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -15,15 +17,24 @@ Context = tuple[Any, ...]
 
 _CLASSES = (torch.Tensor, torch.nn.Parameter)
 _PLAIN: Context = (False, torch.float32)
+_log = logging.getLogger("tlmd.integrations")
+_has_libraries = False
 _is_child = False
+
+
+def libraries_are_used() -> None:
+    """A library is going to run in this process."""
+    global _has_libraries
+    _has_libraries = True
 
 
 def _after_fork() -> None:
     global _is_child
-    _is_child = True
+    _is_child = _has_libraries
 
 
-# The threads of TVM are not in the child of a fork: a library would wait for them for ever.
+# The threads of TVM are not in the child of a fork: a library would wait for them for ever. In the
+# child of a process that has run none, they start when they are needed.
 os.register_at_fork(after_in_child=_after_fork)
 
 
@@ -61,7 +72,7 @@ def is_observed() -> bool:
     So are calls in the child of a fork, which has none of TVM's threads.
     """
     return (
-        _is_child
+        (_is_child and _is_told())
         or torch.compiler.is_compiling()
         or torch._C._is_tracing()
         or torch._C._len_torch_dispatch_stack() > 0
@@ -69,6 +80,13 @@ def is_observed() -> bool:
         or torch._C._functorch.peek_interpreter_stack() is not None
         or forward_ad._current_level >= 0
     )
+
+
+@functools.cache
+def _is_told() -> bool:
+    """Say once in a child why nothing gets faster there."""
+    _log.warning("a process that was forked after compiling runs in eager PyTorch; use spawn")
+    return True
 
 
 def are_plain(tensors: Sequence[Any]) -> bool:

@@ -101,6 +101,7 @@ class HotSwapped:
         """The name of the operator that has a converter, which failed."""
         cores = _cores(options.state_dir)
         use_threads(cores)
+        call_context.libraries_are_used()
         self._target = targets.resolve("native", cores)
         check_precision(options.precision, [self._target])
         self._programs = programs or ProgramSource(options.state_dir)

@@ -99,6 +99,11 @@ class Libraries:
             UsableLibrary(function, outputs) if outputs is not None and outputs.is_known else None
         )
 
+    def is_settled(self, key: Key) -> bool:
+        """Whether eager PyTorch is known to be better for such a call, or nothing is tried more."""
+        function = self._functions.get(key)
+        return bool(function.reason) if function else len(self._functions) >= MOST
+
     def learn(self, key: Key, layout: Layout, outputs: EagerOutputs) -> None:
         """Remember how the outputs of such a call in eager PyTorch lie in memory."""
         if len(self._outputs) < _MOST_SEEN:

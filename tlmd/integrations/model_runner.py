@@ -75,6 +75,7 @@ class ModelRunner:
         """Another state, in which the module was seen."""
         self._next_s = 0.0
         """Seconds in eager PyTorch in that state."""
+        self._modes = _modes(module)
         self._changes = 0
         """Calls in a row after which the module was another one."""
         args, kwargs = torch_frontend.arguments(example)
@@ -140,7 +141,7 @@ class ModelRunner:
         kwargs: dict[str, Any],
     ) -> Any:
         """Run the module. Compile it, if it has run often enough in this way."""
-        if self._obstacle(call) and self._changes:
+        if self._obstacle(call) or call.libraries.is_settled(key):
             return self._module(*args, **kwargs)
         before, versions = self._current_state(), call_context.versions(tensors)
         begin = time.perf_counter()
@@ -165,6 +166,9 @@ class ModelRunner:
         return outputs
 
     def _obstacle(self, call: _Call) -> str:
+        if self._changes > 1 and self._modes != _modes(self._module):
+            self._changes, self._state = 0, ModuleState(self._module)  # from training to eval
+            self._modes = _modes(self._module)
         changes = "its forward changes the module" if self._changes > 1 else ""
         return self._state.obstacle or changes or call.obstacle
 
@@ -228,6 +232,11 @@ class ModelRunner:
             return partitioned.build(type(self._module).__name__, flat, example, self._options)
 
         call.libraries.compile(key, make, wait)
+
+
+def _modes(module: nn.Module) -> list[bool]:
+    """Which of the submodules are in training mode."""
+    return [part.training for part in module.modules()]
 
 
 def _twin(module: nn.Module) -> nn.Module | None:
