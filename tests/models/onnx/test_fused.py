@@ -34,7 +34,7 @@ def own(operator: str, inputs: str, outputs: str = "y", **attributes: Any) -> An
 X, SCALE, SHIFT = random(BATCH, LENGTH, WIDTH), random(WIDTH), random(WIDTH)
 IMAGE = random(1, 3, 6, 6)
 TOKENS = RANDOM.integers(0, 9, (BATCH, LENGTH)).astype(np.int32)
-MASK = np.asarray([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]], np.int32)
+MASK = np.asarray([[1, 1, 1, 0, 0], [0, 0, 0, 0, 0]], np.int32)
 LENGTHS = np.asarray([3, 5], np.int32)
 ANGLES = random(16, SIZE // 2)
 TABLES = {"c": np.cos(ANGLES), "s": np.sin(ANGLES)}
@@ -158,7 +158,7 @@ CASES: dict[str, tuple[Any, dict[str, Any], dict[str, Any]]] = {
 def test_operators_give_the_outputs_of_onnx_runtime(name: str, opset: int) -> None:
     made, inputs, constants = CASES[name]
     outputs = " ".join(output for output in made.output if output)
-    check_import(onnx_model(made, inputs, constants, outputs, opset), inputs, 1e-3, 1e-4)
+    check_import(onnx_model(made, inputs, constants, outputs, opset), inputs, 2e-3, 1e-3)
 
 
 @pytest.mark.parametrize("name", ["SimplifiedLayerNormalization", "LayerNormalization"])
@@ -169,3 +169,13 @@ def test_normalisations_of_onnx_runtime_are_those_of_older_files(name: str) -> N
     onnx.checker.check_model(changed)
     (want,), (got,) = (run_in_onnx_runtime(m, {"x": X}) for m in (model, changed))
     np.testing.assert_allclose(got, want, 1e-4, 1e-5)
+
+
+def test_shapes_are_known_behind_operators_that_stay() -> None:
+    nodes = [
+        own("Gelu", "x", "g"),
+        node("MatMul", "g w", "h"),
+        own("SkipLayerNormalization", "h x s"),
+    ]
+    constants = {"w": random(WIDTH, WIDTH), "s": SCALE}
+    check_import(onnx_model(nodes, {"x": X}, constants, opset=14), {"x": X})

@@ -42,12 +42,6 @@ class Heads:
 
     dtype: Any
 
-    @property
-    def lowest(self) -> float:
-        """What is added for a key that must not be seen."""
-        lowest = _LOWEST.get(np.dtype(self.dtype), -3e38)
-        return float(self.operation.attributes.get("mask_filter_value", lowest))
-
     def hide_later(self, rows: str = "", window: int = -1) -> None:
         """Hide keys after a query, and those as far before it as `window`.
 
@@ -57,18 +51,21 @@ class Heads:
         rows = rows or writer.constant(np.arange(keys - queries, keys)[:, None])
         apart = writer.call("Sub", writer.constant(np.arange(keys)), rows)
         hidden = writer.cast(writer.call("Less", writer.constant(np.asarray(0)), apart), self.dtype)
-        self.masks.append(writer.scaled(hidden, self.lowest, self.dtype))
+        lowest = _LOWEST.get(np.dtype(self.dtype), -3e38)
+        self.masks.append(writer.scaled(hidden, lowest, self.dtype))
         if window > 0:
             edge = writer.constant(np.asarray(1 - window))
             early = writer.cast(writer.call("Less", apart, edge), self.dtype)
-            self.masks.append(writer.scaled(early, self.lowest, self.dtype))
+            self.masks.append(writer.scaled(early, lowest, self.dtype))
 
     def hide_unmasked(self, mask: str, shape: list[int]) -> None:
         """Hide keys whose flag, an integer, is zero."""
         writer = self.operation.writer
         seen = writer.cast(writer.reshape(mask, shape), self.dtype)
         one = writer.constant(np.asarray(1, self.dtype))
-        self.masks.append(writer.scaled(writer.call("Sub", one, seen), self.lowest, self.dtype))
+        # Not the lowest number: where all keys are hidden, they count as if none were.
+        value = self.operation.attributes.get("mask_filter_value", -10000.0)
+        self.masks.append(writer.scaled(writer.call("Sub", one, seen), value, self.dtype))
 
     def hide_after(self, counts: str, batch: int) -> None:
         """Hide keys after the first ones, whose numbers are those of each text."""

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import onnx
 
 STANDARD = ("", "ai.onnx")
+_ELEMENTWISE = {"Gelu"}  # operators of ONNX Runtime's own that stay
 _FIRST_OPSET = 7  # the first in which operators broadcast
 
 
@@ -106,7 +107,11 @@ class Types:
 
         wanted = [name for name in node.output if name and not self._knows(name)]
         given = {name: self._protos.get(name) for name in node.input if name}
-        if not wanted or node.domain not in STANDARD or None in given.values():
+        if not wanted or None in given.values():
+            return
+        if node.op_type in _ELEMENTWISE and node.domain not in STANDARD:
+            self._protos[wanted[0]] = given[node.input[0]]
+        if node.domain not in STANDARD:
             return
         imports = [o for o in self._model.opset_import if o.domain in STANDARD]
         try:
