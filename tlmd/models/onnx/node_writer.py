@@ -46,7 +46,7 @@ class NodeWriter:
         from onnx import numpy_helper
 
         name = f"{self.prefix}constant_{len(self.constants)}"
-        tensor = numpy_helper.from_array(np.ascontiguousarray(value), name)
+        tensor = numpy_helper.from_array(np.asarray(value, order="C"), name)
         self.constants.append(tensor)
         self.tensors[name] = tensor
         return name

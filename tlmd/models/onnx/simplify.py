@@ -20,6 +20,7 @@ from tlmd.models.onnx import (
     arithmetic,
     attention,
     fused,
+    loops,
     quantised,
     recurrent,
     resize,
@@ -32,7 +33,7 @@ from tlmd.models.onnx import (
 if TYPE_CHECKING:
     import onnx
 
-_REWRITTEN = (resize, windows, arithmetic, quantised, fused, attention, rotary, sequences)
+_REWRITTEN = (resize, windows, arithmetic, quantised, fused, attention, rotary, sequences, loops)
 _MISREAD = {"Attention"}  # TVM's converter expects another operator of the same name
 
 
