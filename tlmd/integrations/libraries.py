@@ -121,12 +121,15 @@ class Libraries:
 
     def compile(self, key: Key, make: Callable[[], Function], wait: bool = False) -> None:
         """Compile with `make`. If another thread compiles now, `wait` for it or do nothing."""
+        from torch._dynamo.convert_frame import compile_lock  # loads what torch.export needs, too
+
         if not COMPILING.acquire(blocking=wait):
             return
         try:
             if key not in self._functions:
                 begin = time.perf_counter()
-                self._functions[key] = make()
+                with compile_lock:  # torch.export and a compilation of torch.compile share state
+                    self._functions[key] = make()
                 self._compile_time.seconds = time.perf_counter() - begin
             if len(self._functions) == MOST:
                 _log.warning("%s: calls with further shapes run in eager PyTorch", self._name)
