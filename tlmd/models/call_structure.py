@@ -23,7 +23,11 @@ class CallStructure:
     """How many leading arguments the original is given by position."""
 
     needed: frozenset[str] = frozenset()
-    """Arguments without tensors that a call must give, since the original has another default."""
+    """Arguments without tensors that a call must give, since the original has another default. They
+    are not written to disk: who loads a tuned model may leave out what it was tuned with."""
+
+    exact: bool = True
+    """Whether 2.0 is another argument than 2. It is not for a model that was loaded."""
 
     def arguments_of(self, tensors: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
         """Positional and keyword arguments for the original, with these tensors."""
@@ -52,7 +56,7 @@ class CallStructure:
             if name not in given and (name in self.needed or any(node.tensors())):
                 raise TypeError(f"the model needs the argument {name}")
             if name in given:
-                _match(node, given[name], name, tensors)
+                _match(node, given[name], name, tensors, self.exact)
         return [tensors[index] for index in sorted(tensors)]
 
     def input_names(self) -> list[str]:
@@ -70,24 +74,22 @@ class CallStructure:
             "names": list(self.names),
             "arguments": arguments,
             "positional": self.positional,
-            "needed": sorted(self.needed),
         }
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> CallStructure:
         """The call of `to_json`."""
         arguments = tuple(Node.from_json(node) for node in document["arguments"])
-        needed = frozenset(document.get("needed", ()))  # 0.1 wrote none
-        return cls(tuple(document["names"]), arguments, document["positional"], needed)
+        return cls(tuple(document["names"]), arguments, document["positional"], exact=False)
 
 
-def _match(node: Node, value: Any, path: str, tensors: dict[int, Any]) -> None:
+def _match(node: Node, value: Any, path: str, tensors: dict[int, Any], exact: bool) -> None:
     """Put the tensors of `value` into `tensors`; it must have the structure `node`."""
     if node.kind == "tensor":
         tensors[node.value] = value
         return
     if node.kind == "constant":
-        if not _is_same(value, node.value):
+        if value != node.value or (exact and not _is_same(value, node.value)):
             raise TypeError(f"the model was compiled with {path}={node.value!r}, not {value!r}")
         return
     kind, keys, parts = parts_of(value, path)
@@ -96,7 +98,7 @@ def _match(node: Node, value: Any, path: str, tensors: dict[int, Any]) -> None:
         raise TypeError(f"argument {path} has another structure than the model was compiled with")
     by_key = dict(zip(keys or range(len(parts)), parts, strict=True))
     for key, item in zip(node.keys or range(len(node.items)), node.items, strict=True):
-        _match(item, by_key[key], f"{path}.{key}", tensors)
+        _match(item, by_key[key], f"{path}.{key}", tensors, exact)
 
 
 def _is_same(first: Any, second: Any) -> bool:
