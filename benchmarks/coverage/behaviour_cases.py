@@ -15,7 +15,7 @@ X = torch.randn(16, 64, generator=torch.Generator().manual_seed(0))
 
 
 class Net(nn.Module):
-    """A network with a keyword, a buffer and an attribute."""
+    """A network with a keyword, a buffer and an attribute that change what it computes."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 import tlmd
+from benchmarks.coverage.behaviour_cases import Counting
 from tests.support.eager_models import Net, X, optimized
 from tests.support.torch_graphs import Graphs
 from tlmd.integrations.optimized_model import OptimizedModel
@@ -180,20 +181,6 @@ def test_pytorch_takes_it_for_the_original(state: Path) -> None:
             torch.func.functional_call(net, twice, (X,)),
         )
     torch.testing.assert_close(fast(X), expected, atol=1e-4, rtol=1e-4)
-
-
-class Counting(nn.Module):
-    """It counts its calls in a buffer."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.net = Net()
-        self.count: torch.Tensor
-        self.register_buffer("count", torch.zeros(1))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        self.count += 1
-        return torch.as_tensor(self.net(x) * self.count)
 
 
 @pytest.mark.parametrize("model", [Counting(), nn.Sequential(Net(), nn.BatchNorm1d(64)).train()])

@@ -9,26 +9,19 @@ import torch
 from torch import nn
 
 import tlmd
+from benchmarks.coverage import behaviour_cases
+from benchmarks.coverage.behaviour_cases import X
 from tlmd.integrations.optimized_model import OptimizedModel
 
-X = torch.randn(16, 64, generator=torch.Generator().manual_seed(0))
+__all__ = ["Net", "X", "optimized"]
 
 
-class Net(nn.Module):
-    """A network with a keyword, a buffer and an attribute that change what it computes."""
+class Net(behaviour_cases.Net):
+    """That of the benchmark, with an attribute and a method that others use."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.first = nn.Linear(64, 256)
-        self.second = nn.Linear(256, 64)
-        self.scale: torch.Tensor
-        self.register_buffer("scale", torch.ones(64))
-        self.shift = 0.0
         self.config = {"name": "net"}
-
-    def forward(self, x: torch.Tensor, double: bool = False) -> torch.Tensor:
-        y = self.second(torch.relu(self.first(x))) * self.scale + self.shift
-        return torch.as_tensor(y * 2 if double else y)
 
     def twice(self, x: torch.Tensor) -> torch.Tensor:
         """A method that calls the model."""

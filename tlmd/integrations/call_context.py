@@ -67,9 +67,9 @@ def is_default(settings: Context) -> bool:
 
 
 def is_observed() -> bool:
-    """Whether somebody looks into the call: it is traced, transformed or recorded.
+    """Whether PyTorch traces, transforms or records the call, so that the original must run.
 
-    So are calls in the child of a fork, which has none of TVM's threads.
+    It must run in the child of a fork, too, which has none of TVM's threads.
     """
     return (
         (_is_child and _is_told())

@@ -112,7 +112,7 @@ class _Graph:
 
     def _eager(self, key: Key, inputs: Sequence[torch.Tensor], values: Sequence[Any]) -> Any:
         """Run the graph. Compile it, if it has run often enough in this way."""
-        if self._has_effects or self._weights.have_changed():
+        if self._has_effects or self._libraries.is_settled(key) or self._weights.have_changed():
             return self._graph(*values)
         versions = call_context.versions(inputs)
         begin = time.perf_counter()

@@ -131,18 +131,28 @@ def _attention(operation: Operation) -> Sequence[str] | None:
     keys = before + length
     scale = attributes.get("scale", 0.0) or (sizes[0] // heads) ** -0.5
     found = Heads(operation, query, key, value, (length, keys), scale, [], dtype)
-    if mask and not _masked(found, mask, batch):
+    if not _hides(found, mask, added, batch):
         return None
-    if attributes.get("unidirectional"):
-        found.hide_later()
-    if added:
-        found.masks.append(added)
     shape = [1, batch, heads, keys, -1]
     present = ""
     if operation.output(1):
         both = [writer.reshape(part, shape) for part in (key, value)]
         present = writer.call("Concat", *both, axis=0)
     return [found.result(), present]
+
+
+def _hides(found: Heads, mask: str, added: str, batch: int) -> bool:
+    """Hide what a node hides: by a mask, by what is added, and what comes later.
+
+    Returns whether the mask is of a known form; an empty name is no mask.
+    """
+    if mask and not _masked(found, mask, batch):
+        return False
+    if found.operation.attributes.get("unidirectional"):
+        found.hide_later()
+    if added:
+        found.masks.append(added)
+    return True
 
 
 def _masked(found: Heads, mask: str, batch: int) -> bool:
@@ -190,10 +200,6 @@ def _multi_head(operation: Operation) -> Sequence[str] | None:
         key, value = with_past(operation, past_key, key), with_past(operation, past_value, value)
     scale = attributes.get("scale", 0.0) or (width // heads) ** -0.5
     found = Heads(operation, query, key, value, (length, keys), scale, [], dtype)
-    if mask and not _masked(found, mask, batch):
+    if not _hides(found, mask, added, batch):
         return None
-    if attributes.get("unidirectional"):
-        found.hide_later()
-    if added:
-        found.masks.append(added)
     return [found.result(), key, value]
