@@ -57,14 +57,16 @@ def _prediction_row(model: str, state_dir: Path, out: Path, trials: int) -> dict
     from tlmd.data.config import MeasureConfig
     from tlmd.data.model_spec import ModelSpec
     from tlmd.export import job_export
-    from tlmd.lowering.preparation import lower_sets
+    from tlmd.lowering.acceptance import accept
     from tlmd.measure.cores.core_plan import plan_cores
     from tlmd.records.store import RecordStore
     from tlmd.space.hardware.target import resolve
 
     tlmd.tune(model, trials=trials, state_dir=state_dir, out=out)
     layout = plan_cores(run=MeasureConfig().run_cores or None)
-    (prepared,) = lower_sets(ModelSpec(model), resolve("native", len(layout.run)))
+    ((prepared,),) = (
+        m.lowered for m in accept(ModelSpec(model), resolve("native", len(layout.run))).models
+    )
     with RecordStore(state_dir / "records.sqlite", read_only=True) as store:
         states = job_export.read_states(store, prepared.tasks)
     sums: dict[str, list[float]] = {"hot": [], "cold": []}
@@ -122,7 +124,7 @@ def _fastest_run(library: str, inputs: str) -> float:
     import numpy as np
     import tvm
 
-    from tlmd.export.compiled_model import load_machine
+    from tlmd.export.library import load_machine
 
     machine = load_machine(Path(library))["main"]
     tensors = [tvm.runtime.tensor(array) for array in np.load(inputs).values()]

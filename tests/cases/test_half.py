@@ -14,7 +14,7 @@ from tests.cases.half_models import Function, Made
 from tlmd.data.errors import BadInput
 from tlmd.data.model_spec import ModelSpec
 from tlmd.data.types import TargetInfo
-from tlmd.lowering import acceptance
+from tlmd.lowering import acceptance, comparison
 from tlmd.models import frontends
 from tlmd.space.hardware import target as targets
 
@@ -77,14 +77,14 @@ def test_models_of_several_dtypes(name: str, target: TargetInfo) -> None:
 def test_a_float32_output_of_a_float32_model_is_compared_closely() -> None:
     MADE.append((torch.nn.Linear(4, 4).eval(), (torch.ones(2, 4),)))
     source = frontends.load(ModelSpec(f"{__name__}:made"))
-    assert acceptance._coarsest(source.module) == 0
+    assert comparison.tolerated(source) == 0
     MADE.append((torch.nn.Linear(4, 4).eval().half(), (torch.ones(2, 4).half(),)))
     source = frontends.load(ModelSpec(f"{__name__}:made"))
-    assert acceptance._coarsest(source.module) == 2e-2
+    assert comparison.tolerated(source) == 2e-2
     ones = np.ones(4, np.float32)
     with pytest.raises(BadInput, match="wrongly"):
-        acceptance.check_output("m", "y", ones * np.float32(1.01), ones)
-    assert acceptance.check_output("m", "y", ones * np.float32(1.01), ones, 2e-2) < 2e-2
+        comparison.check_output("m", "y", ones * np.float32(1.01), ones)
+    assert comparison.check_output("m", "y", ones * np.float32(1.01), ones, 2e-2) < 2e-2
 
 
 def test_bfloat16_weights_that_lie_anywhere_in_memory_are_imported(target: TargetInfo) -> None:

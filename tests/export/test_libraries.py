@@ -14,7 +14,8 @@ from tests.support.measured_tasks import measured
 from tests.system.card_daemon import CARD
 from tlmd.data.model_spec import ModelSpec
 from tlmd.data.types import TargetInfo
-from tlmd.export import compiled_model, libraries, whole_model
+from tlmd.export import libraries, whole_model
+from tlmd.export.library import load_machine
 from tlmd.export.reports import Result
 from tlmd.lowering.preparation import LoweredModel, lower_source
 from tlmd.models.pytorch import torch_frontend
@@ -33,7 +34,7 @@ def test_tasks_that_were_not_measured_yet_keep_the_default(tmp_path: Path) -> No
     first, *others = model.tasks
     states = [measured(first, 1e-6, 1.0), *(TaskState(task, [], None) for task in others)]
     (library,) = libraries.tuned([model], Result("network", target, 0, states), tmp_path)
-    machine = compiled_model.load_machine(library.path)
+    machine = load_machine(library.path)
     inputs = model.source.random_inputs(0)
     found = machine["main"](*map(tvm.runtime.tensor, inputs))
     assert model.source.reference is not None

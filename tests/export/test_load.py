@@ -16,6 +16,7 @@ import tlmd
 from tests.support import difficult_models
 from tlmd.data.errors import BadInput
 from tlmd.export import whole_model
+from tlmd.export.library import library_entry
 from tlmd.lowering import lowering
 from tlmd.models.pytorch import torch_frontend
 from tlmd.space.hardware import target as targets
@@ -30,7 +31,8 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
     source = torch_frontend.from_module("structured", *difficult_models.structured())
     compiled = lowering.compile_model(lowering.lower(source.module, target), target)
     library = whole_model.link(compiled.executable, directory / "model.so")
-    whole_model.write_runners(directory, [source], [library], info)
+    entry = library_entry(library.name, source.inputs)
+    whole_model.write_runners(directory, source, [entry], info)
     return directory
 
 

@@ -16,6 +16,7 @@ from tests.support.measured_tasks import measured
 from tlmd.data.model_spec import ModelSpec
 from tlmd.export import in_model, libraries, model_choice, whole_model
 from tlmd.export.libraries import TunedLibrary
+from tlmd.export.library import library_entry
 from tlmd.export.reports import Result, TaskResult
 from tlmd.lowering import alternatives
 from tlmd.lowering.alternatives import with_alternatives
@@ -110,7 +111,8 @@ def test_a_rival_that_is_faster_inside_is_exported(
         once.direct.id: "packed",
     }
     (library,) = libraries.tuned(models, found, tmp_path / "out")
-    whole_model.write_runners(tmp_path / "out", [lowered.source], [library.path], INFO)
+    entry = library_entry(library.path.name, lowered.source.inputs)
+    whole_model.write_runners(tmp_path / "out", lowered.source, [entry], INFO)
     want = network(X).detach().numpy()
     np.testing.assert_allclose(tlmd.load(tmp_path / "out")(X.numpy()), want, atol=1e-5)
 

@@ -11,6 +11,7 @@ from tests.support import small_network
 from tests.support.measured_tasks import measured
 from tlmd.data.model_spec import ModelSpec
 from tlmd.export import untuned_model, whole_model
+from tlmd.export.library import library_entry
 from tlmd.export.reports import Result
 from tlmd.export.untuned_model import UntunedModel
 from tlmd.lowering.preparation import LoweredModel, lower_source
@@ -64,7 +65,13 @@ def test_a_model_that_cannot_be_run_is_compared_with_the_untuned_one(tmp_path: P
     tuned = _prepared(model, 1.0, tmp_path).library().rename(tmp_path / "tuned.so")
     inputs = model.source.random_inputs(0)
     times = whole_model.measure(
-        found.library, tuned, model.spec, inputs, (0,), tmp_path, times_untuned=found.is_timed
+        lambda: library_entry(str(found.library()), model.source.inputs),
+        library_entry(str(tuned), model.source.inputs),
+        model.spec,
+        inputs,
+        (0,),
+        tmp_path,
+        times_untuned=found.is_timed,
     )
     assert found.path.exists()
     assert (times.untuned_ms, times.pytorch_ms, times.max_abs_err) == (None, None, 0.0)

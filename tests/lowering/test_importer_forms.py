@@ -11,7 +11,7 @@ import pytest
 
 from tlmd.data.errors import BadInput
 from tlmd.data.model_spec import ModelSpec
-from tlmd.lowering import acceptance
+from tlmd.lowering import acceptance, comparison
 from tlmd.space.hardware import target as targets
 
 onnx = pytest.importorskip("onnx")
@@ -97,7 +97,7 @@ def test_a_model_without_tasks_is_accepted(tmp_path: Path) -> None:
 def test_the_dtype_of_an_output_is_compared() -> None:
     value = np.ones(3, np.float32)
     with pytest.raises(BadInput, match="y has dtype float64 instead of float32"):
-        acceptance.check_output("it", "y", value.astype(np.float64), value)
+        comparison.check_output("it", "y", value.astype(np.float64), value)
 
 
 def test_an_open_dimension_may_be_written_as_minus_one(tmp_path: Path) -> None:

@@ -201,8 +201,8 @@ def test_one_model_in_several_sets_of_shapes(tmp_path: Path) -> None:
     assert [m.spec.input_shapes for m in accepted.models] == [((5, 8),), ((3, 8),)]
     assert accepted.error is not None and accepted.error < 1e-5
     ids = [task.id for task in accepted.tasks]
-    assert len(ids) == len(set(ids)) > len(accepted.models[0].tasks)
-    calls = [sum(task.weight for task in m.tasks) for m in accepted.models]
+    assert len(ids) == len(set(ids)) > len(accepted.models[0].lowered[0].tasks)
+    calls = [sum(task.weight for task in m.lowered[0].tasks) for m in accepted.models]
     assert sum(task.weight for task in accepted.tasks) == sum(calls)
 
 

@@ -17,7 +17,7 @@ from tvm import relax
 
 from tlmd.lowering import lowering
 from tlmd.models.onnx import simplify
-from tlmd.models.onnx.onnx_frontend import load_onnx
+from tlmd.models.onnx.onnx_frontend import read
 from tlmd.space.hardware.target import resolve, tvm_target
 
 TARGET = tvm_target(resolve("native"))
@@ -91,7 +91,7 @@ def run_in_tvm(model: Any, inputs: Arrays) -> list[np.ndarray]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "small.onnx"
         onnx.save(model, path)
-        source = load_onnx(path, None)
+        source = read(path, None).imported()
     compiled = lowering.compile_model(lowering.lower(source.module, TARGET), TARGET)
     machine = relax.VirtualMachine(compiled.executable, tvm.cpu())
     given = [tvm.runtime.tensor(np.asarray(inputs[value.name])) for value in model.graph.input]

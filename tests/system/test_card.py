@@ -19,6 +19,7 @@ from tlmd.data.config import SHIPPED
 from tlmd.data.model_spec import ModelSpec
 from tlmd.data.types import MeasureInput, Status
 from tlmd.export import whole_model
+from tlmd.export.library import library_entry
 from tlmd.generate.generator import Generator
 from tlmd.lowering import lowering
 from tlmd.measure.cores.core_plan import card_cores
@@ -59,12 +60,12 @@ def test_a_model_for_a_card_is_timed_loaded_and_run(tmp_path: Path) -> None:
     target = targets.tvm_target(info)
     compiled = lowering.compile_model(lowering.lower(source.module, target), target)
     library = whole_model.link(compiled.executable, tmp_path / "model.so")
-    inputs = source.random_inputs(0)
-    times = whole_model.measure(lambda: library, library, spec, inputs, (0,), tmp_path, info.device)
-    assert times.max_abs_err < 1e-3 and times.tuned_ms > 0
+    inputs, entry = source.random_inputs(0), library_entry(str(library), source.inputs)
+    times = whole_model.measure(lambda: entry, entry, spec, inputs, (0,), tmp_path, info.device)
+    assert times.max_abs_err is not None and times.max_abs_err < 1e-3 and times.tuned_ms > 0
     assert bool(times.pytorch_ms) == torch.cuda.is_available()
 
-    whole_model.write_runners(tmp_path, [source], [library], info)
+    whole_model.write_runners(tmp_path, source, [entry], info)
     loaded = tlmd.load(tmp_path)
     found = loaded(*inputs)
     assert isinstance(found, np.ndarray)

@@ -23,7 +23,7 @@ from tlmd.records.task_file import save_tasks
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tlmd.lowering.preparation import LoweredModel
+    from tlmd.lowering.preparation import PreparedModel
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ def handle(channel: Channel) -> None:
 
 def _deliver(
     channel: Channel,
-    models: Sequence[LoweredModel],
+    models: Sequence[PreparedModel],
     tasks: list[Task],
     target: TargetInfo,
     request: DeliverRequest,

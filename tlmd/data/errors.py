@@ -21,6 +21,10 @@ class BadInput(TlmdError):
     exit_code = 2
 
 
+class NotImportable(BadInput):
+    """TVM cannot import or compile a model or a part of it; its own framework may run it."""
+
+
 class Failed(TlmdError):
     """The work failed, for example because the disk is full or no record applies (exit code 1)."""
 

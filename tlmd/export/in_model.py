@@ -48,9 +48,9 @@ class _Timed:
     def __init__(self, library: str, inputs: Sequence[np.ndarray]) -> None:
         import tvm
 
-        from tlmd.export import compiled_model
+        from tlmd.export.library import load_machine
 
-        self._machine = compiled_model.load_machine(Path(library))
+        self._machine = load_machine(Path(library))
         self._tensors = [tvm.runtime.tensor(value) for value in inputs]
         self._run: defaultdict[str, float] = defaultdict(float)
         self._began = 0.0

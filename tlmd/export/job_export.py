@@ -11,18 +11,28 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 from tlmd.data.errors import BadInput, Failed
 from tlmd.data.types import TargetInfo, Task
-from tlmd.export import libraries, model_choice, reports, untuned_model, whole_model
+from tlmd.export import (
+    libraries,
+    model_choice,
+    model_in_parts,
+    reports,
+    untuned_model,
+    whole_model,
+)
+from tlmd.export.library import Entry
 from tlmd.export.tune_result import TuneResult, check_out
 from tlmd.export.whole_model import WholeModelTimes
-from tlmd.lowering import alternatives, lowering
-from tlmd.lowering.preparation import LoweredModel, lower_sets
+from tlmd.lowering import acceptance, alternatives, lowering
+from tlmd.lowering.preparation import PreparedModel
 from tlmd.measure.cores.core_plan import CARD, card_cores, plan_cores
 from tlmd.measure.cores.slot_lock import exclusively, slot_lock
 from tlmd.measure.server.program import traffic
 from tlmd.measure.timing.peak import measure_roofline
+from tlmd.models.parts.flow import Flow
 from tlmd.pipeline.task_state import TaskState
 from tlmd.records import job_specs
 from tlmd.records.job_specs import JobSpec
@@ -30,6 +40,7 @@ from tlmd.records.store import RecordStore
 from tlmd.records.task_file import load_tasks
 from tlmd.space.hardware import target as targets
 
+_Item = TypeVar("_Item")
 _SLOWED = 1.15  # times the reference kernel's time of a quiet machine
 
 
@@ -52,7 +63,7 @@ def export(state_dir: Path, job_id: str, out: Path | None, lowered: bool = False
             "a corpus has no model to export; `tlmd checkpoints` lists the checkpoints that it made"
         )
     target = states[0].task.target if states else _target_of(spec)
-    models = lower_sets(spec.model_spec, target)
+    models = acceptance.accept(spec.model_spec, target).models
     return deliver(models, states, target, state_dir, out, started_at, lowered=lowered)
 
 
@@ -61,10 +72,11 @@ def _target_of(spec: JobSpec) -> TargetInfo:
     return targets.resolve(spec.request.target, len(plan_cores().run))
 
 
-def _write_lowered(models: Sequence[LoweredModel], result: reports.Result, out: Path) -> None:
-    """Write ``lowered.json``, ``lowered-2.json``...: one for each set of input shapes."""
+def _write_lowered(models: Sequence[PreparedModel], result: reports.Result, out: Path) -> None:
+    """Write ``lowered.json``, ``lowered-2.json``...: one for each library."""
     used = result.alternatives()
-    for number, model in enumerate(models, 1):
+    parts = [part for model in models for part in model.lowered]
+    for number, model in enumerate(parts, 1):
         file = out / ("lowered.json" if number == 1 else f"lowered-{number}.json")
         lowering.save(alternatives.substitute(model.lowered, used), file)
 
@@ -90,7 +102,7 @@ def interrupted(
 
 
 def deliver(
-    models: Sequence[LoweredModel],
+    models: Sequence[PreparedModel],
     states: list[TaskState],
     target: TargetInfo,
     state_dir: Path,
@@ -101,7 +113,8 @@ def deliver(
 ) -> TuneResult:
     """Compile, verify, time and write the model. `started_at` is monotonic time in seconds.
 
-    Each set of input shapes (`models`) becomes a library; the result has the times of the first.
+    Each set of input shapes (`models`) becomes a library, or several and what the framework runs;
+    the result has the times of the first.
     An untuned model that would run for longer than five seconds is not timed (`untuned_model`). Its
     time is then the sum of its tasks'.
     `before_timing` is called when the model is compiled, before anything is timed. `lowered`: as in
@@ -129,41 +142,71 @@ class _Build:
     """The libraries of a model: tuned, untuned, and with rivals of the best alternatives."""
 
     def __init__(
-        self, models: Sequence[LoweredModel], result: reports.Result, folder: Path, scratch: Path
+        self, models: Sequence[PreparedModel], result: reports.Result, folder: Path, scratch: Path
     ) -> None:
         self._models, self._result = models, result
         self._folder, self._scratch = folder, scratch
-        self.untuned = untuned_model.prepare(models, result, scratch)
-        self.tuned = libraries.tuned(models, result, folder)
-        self._rivals = model_choice.compile_rivals(models, result, scratch / "rivals")
+        self._parts = [part for model in models for part in model.lowered]
+        self.untuned = self._by_model(untuned_model.prepare(self._parts, result, scratch))
+        self._build()
+        self._rivals = model_choice.compile_rivals(self._parts, result, scratch / "rivals")
+
+    def _build(self) -> None:
+        folder = self._folder
+        self._libraries = libraries.tuned(self._parts, self._result, folder)
+        self.tuned = self._by_model(self._libraries)
+        self._entries = [
+            model_in_parts.save(model, [one.path for one in files], folder, number)
+            for number, (model, files) in enumerate(zip(self._models, self.tuned, strict=True), 1)
+        ]
+
+    @property
+    def flow(self) -> Flow:
+        """The parts of the first set of input shapes."""
+        return self._models[0].flow
+
+    def _by_model(self, of_parts: Sequence[_Item]) -> list[list[_Item]]:
+        """One item for each library, by the set of input shapes."""
+        items = iter(of_parts)
+        return [[next(items) for _ in model.lowered] for model in self._models]
 
     def choose(self, cores: tuple[int, ...]) -> None:
         """Compile again where a rival is faster inside of the model."""
-        scratch, result = self._scratch, self._result
-        if model_choice.choose(self._models, result, self.tuned, self._rivals, cores, scratch):
-            self.tuned = libraries.tuned(self._models, result, self._folder)
+        parts, tuned, scratch = self._parts, self._libraries, self._scratch
+        if model_choice.choose(parts, self._result, tuned, self._rivals, cores, scratch):
+            self._build()
 
     def measure(self, cores: tuple[int, ...]) -> list[WholeModelTimes]:
         """The times of each set of input shapes."""
-        return [
-            whole_model.measure(
-                plain.library,
-                one.path,
-                model.spec,
-                model.source.random_inputs(0),
-                cores,
-                self._scratch,
-                self._result.target.device,
-                times_untuned=plain.is_timed,
+        return [self._measure(number, cores) for number in range(len(self._models))]
+
+    def _measure(self, number: int, cores: tuple[int, ...]) -> WholeModelTimes:
+        model, entry, plain = self._models[number], self._entries[number], self.untuned[number]
+
+        def untuned() -> Entry:
+            return model_in_parts.with_libraries(
+                entry, [one.library() for one in plain], self._folder
             )
-            for model, plain, one in zip(self._models, self.untuned, self.tuned, strict=True)
-        ]
+
+        return whole_model.measure(
+            untuned,
+            model_in_parts.with_libraries(
+                entry, [one.path for one in self.tuned[number]], self._folder
+            ),
+            model.spec,
+            model.source.random_inputs(0),
+            cores,
+            self._scratch,
+            self._result.target.device,
+            times_untuned=all(one.is_timed for one in plain),
+            repeatable=model.flow.repeatable,
+        )
 
     def write_runners(self) -> None:
         """Write the programs that run the libraries."""
-        sources = [model.source for model in self._models]
-        paths = [one.path for one in self.tuned]
-        whole_model.write_runners(self._folder, sources, paths, self._result.target)
+        source, target = self._models[0].source, self._result.target
+        framework = next((m.flow.framework for m in self._models if not m.is_whole), "")
+        whole_model.write_runners(self._folder, source, self._entries, target, framework)
 
 
 def _result(
@@ -175,8 +218,9 @@ def _result(
 ) -> TuneResult:
     """The result with the times of the first set of input shapes."""
     if is_sum := times.untuned_ms is None:
-        times = replace(times, untuned_ms=build.untuned[0].sum_ms)
+        times = replace(times, untuned_ms=sum(one.sum_ms for one in build.untuned[0]))
     document = result.summary(time.monotonic() - started_at, (times, build.tuned[0]))
+    document |= reports.left_to_framework(build.flow)
     limits = tuple(result.shares.get(row.chosen.id, (0.0, ""))[1] for row in result.rows())
     slowed = _slowed(result.states)
     return TuneResult(document, out, times.pytorch_ms, False, limits, slowed, is_sum)

@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tlmd.data.errors import Failed
 from tlmd.data.model_spec import BF16, FP32, INT8
@@ -17,6 +17,9 @@ from tlmd.data.units import microseconds
 from tlmd.export.tune_result import TuneResult
 from tlmd.pipeline.task_groups import TaskGroup
 from tlmd.pipeline.task_state import TaskState
+
+if TYPE_CHECKING:
+    from tlmd.models.parts.flow import Flow
 
 SCHEMA = 1
 _NEARLY = 1.15  # of the best time: inside of the model the order may be another one
@@ -100,7 +103,7 @@ class Result:
         return INT8 if "int8" in used else BF16 if "bfloat16" in used else FP32
 
     def summary(self, wall_s: float, whole: tuple[Any, Any] | None) -> dict[str, Any]:
-        """The document of ``summary.json``. `whole` is the times and the tuned library.
+        """The document of ``summary.json``. `whole` is the times and the tuned libraries.
 
         The key ``precision`` is there only where programs multiply shorter numbers than float32.
         """
@@ -148,13 +151,26 @@ def _direct(group: TaskGroup) -> TaskState:
     return next(state for state in group.members if not state.task.alternative)
 
 
-def _whole(times: Any, library: Any) -> dict[str, Any]:
+def left_to_framework(flow: Flow) -> dict[str, Any]:
+    """What the summary of a model says if PyTorch or ONNX Runtime runs a part of it."""
+    if not flow.stays:
+        return {}
+    return {
+        "left": {
+            "framework": flow.framework,
+            "operators": list(flow.stays),
+            "tuned_share": round(flow.tuned_share, 4),
+        }
+    }
+
+
+def _whole(times: Any, libraries: Any) -> dict[str, Any]:
     return {
         "untuned_ms": round(times.untuned_ms, 4),
         "tuned_ms": round(times.tuned_ms, 4),
         "max_abs_err": times.max_abs_err,
-        "functions": library.functions,
-        "functions_with_record": library.functions_with_record,
+        "functions": sum(one.functions for one in libraries),
+        "functions_with_record": sum(one.functions_with_record for one in libraries),
     }
 
 
@@ -209,6 +225,19 @@ def untuned_text(result: TuneResult) -> str:
     return f"{milliseconds:.2f} ms"
 
 
+def error_text(result: TuneResult) -> str:
+    """The text for the largest error of an output."""
+    error = result.summary["e2e"]["max_abs_err"]
+    return "not compared (random numbers)" if error is None else f"{error:.1e}"
+
+
+def left_text(document: dict[str, Any]) -> str:
+    """What a summary says of the operators that the framework runs."""
+    left, share = document["left"], f"{document['left']['tuned_share']:.1%}"
+    names = ", ".join(left["operators"])
+    return f"{names} in {left['framework']}; {share} of the arithmetic is tuned"
+
+
 def whole_speed_up(result: TuneResult) -> str:
     """Untuned time divided by tuned time of the whole model."""
     whole = result.summary["e2e"]
@@ -223,13 +252,15 @@ def _page(result: TuneResult) -> str:
         ("untuned", untuned_text(result)),
         ("PyTorch eager", f"{pytorch_ms:.2f} ms" if pytorch_ms else "not measured"),
         ("tuned", f"{whole['tuned_ms']:.2f} ms"),
-        ("largest error", f"{whole['max_abs_err']:.1e}"),
+        ("largest error", error_text(result)),
         ("records applied", f"{whole['functions_with_record']} of {whole['functions']}"),
         ("measured", f"{document['measured']} ({document['failed']} failed)"),
         ("wall clock", f"{document['wall_s']:.0f} s"),
         ("target", document["target"]),
         ("precision", document.get("precision", FP32)),
     ]
+    if "left" in document:
+        facts.append(("left as it is", left_text(document)))
     listed = "".join(f"<dt>{html.escape(k)}</dt><dd>{html.escape(v)}</dd>" for k, v in facts)
     pairs = zip(document["tasks"], result.limits, strict=True)
     ordered = sorted(pairs, key=lambda pair: _share(pair[0]), reverse=True)

@@ -13,6 +13,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -24,65 +25,14 @@ from tlmd.data import wire
 from tlmd.data.errors import Failed
 from tlmd.data.model_spec import ModelSpec
 from tlmd.data.types import TargetInfo
-from tlmd.export import compiled_model, timing_process
+from tlmd.export import compiled_model, model_in_parts, run_scripts, timing_process
+from tlmd.export.library import CPU, Entry, load_machine
+from tlmd.models.pytorch.state import seeded
 from tlmd.models.sources import SourceModel
 
 if TYPE_CHECKING:
     import torch
     from tvm import relax
-
-RUN_PY = '''"""Run the tuned model; needs only tvm and numpy. Usage: python run.py [inputs.npz]"""
-
-import os
-import pathlib
-import sys
-import time
-
-import numpy as np
-
-os.environ.setdefault("TVM_NUM_THREADS", "{threads}")  # the threads that the model was tuned for
-os.environ.setdefault("TVM_BIND_THREADS", "0")
-
-import ml_dtypes  # which tvm needs: numpy's names of bfloat16 and the like
-import tvm
-from tvm import relax
-
-HERE = pathlib.Path(__file__).resolve().parent
-INPUTS = {inputs}  # name, shape, dtype
-
-
-def numpy_dtype(name):
-    return np.dtype(getattr(ml_dtypes, name, name))
-
-
-def example(shape, dtype):
-    if dtype.startswith(("int", "uint", "bool")):
-        return np.zeros(shape, numpy_dtype(dtype))
-    values = np.random.default_rng(0).standard_normal(shape).astype("float32")
-    return values.astype(numpy_dtype(dtype))
-
-
-def main():
-    given = np.load(sys.argv[1]) if len(sys.argv) > 1 else {{}}
-    arrays = [given[n].view(numpy_dtype(d)) if n in given else example(s, d) for n, s, d in INPUTS]
-    device = tvm.device("{device}")
-    vm = relax.VirtualMachine(tvm.runtime.load_module(str(HERE / "model.so")), device)
-    tensors = [tvm.runtime.tensor(a, device) for a in arrays]
-    outputs = vm["main"](*tensors)
-    device.sync()
-    begin = time.perf_counter()
-    vm["main"](*tensors)
-    device.sync()
-    seconds = time.perf_counter() - begin
-    outputs = [outputs] if hasattr(outputs, "numpy") else list(outputs)
-    for index, output in enumerate(outputs):
-        print(f"output {{index}}: shape {{tuple(output.shape)}}, dtype {{output.dtype}}")
-    print(f"one run: {{seconds * 1e3:.3f}} ms")
-
-
-if __name__ == "__main__":
-    main()
-'''
 
 _FULL_BYTES = 1 << 20  # if less disk is free, linking failed because the disk is full
 
@@ -99,9 +49,9 @@ class WholeModelTimes:
     pytorch_ms: float | None
     """None: not a PyTorch model."""
 
-    max_abs_err: float
+    max_abs_err: float | None
     """Largest difference between the outputs of the tuned model and of the original (of the untuned
-    model, if the original cannot be run)."""
+    model, if the original cannot be run). None: the original gives other outputs each time."""
 
 
 def link(executable: relax.VMExecutable, library: Path) -> Path:
@@ -119,49 +69,54 @@ def link(executable: relax.VMExecutable, library: Path) -> Path:
 
 
 def write_runners(
-    directory: Path, sources: Sequence[SourceModel], libraries: Sequence[Path], target: TargetInfo
+    directory: Path,
+    source: SourceModel,
+    entries: Sequence[Entry],
+    target: TargetInfo,
+    framework: str = "",
 ) -> None:
-    """Write ``run.py``, which runs the first library, and ``model.json`` for `tlmd.load`.
+    """Write ``run.py``, which runs the first entry, and ``model.json`` for `tlmd.load`.
 
-    The libraries were compiled for `target`. Raises `Failed` if writing fails.
+    The libraries were compiled for `target`. Of a model in parts, `framework` runs the others.
+    Raises `Failed` if writing fails.
     """
-    listing = [(i.name, i.shape, i.dtype) for i in sources[0].inputs]
-    named = [(path.name, source.inputs) for path, source in zip(libraries, sources, strict=True)]
     try:
-        (directory / "run.py").write_text(
-            RUN_PY.format(inputs=listing, threads=target.cores, device=target.device)
-        )
-        compiled_model.write(directory, sources[0], named, target.cores, target.device)
+        text = run_scripts.run_py(source.inputs, target.cores, target.device, framework)
+        (directory / "run.py").write_text(text)
+        compiled_model.write(directory, source, entries, target.cores, target.device)
     except OSError as error:
         raise Failed(f"cannot write to {directory}: {error.strerror or error}") from error
 
 
 def measure(
-    untuned: Callable[[], Path],
-    tuned: Path,
+    untuned: Callable[[], Entry],
+    tuned: Entry,
     spec: ModelSpec,
     inputs: list[np.ndarray],
     run_cores: tuple[int, ...],
     scratch: Path,
-    device: str = compiled_model.CPU,
+    device: str = CPU,
     times_untuned: bool = True,
+    repeatable: bool = True,
 ) -> WholeModelTimes:
-    """Time both libraries and the original in one process that is pinned to `run_cores`.
+    """Time both models and the original in one process that is pinned to `run_cores`.
 
-    All run on `device`, with their inputs there. `spec` is the model, which the process loads again
-    to run the original. `untuned` gives the untuned library. Without `times_untuned` it is called,
-    and the library is run, only where the original cannot be run. Raises `Failed` if the process
+    All run on `device`, with their inputs there; the paths in entries are absolute. `spec` is the
+    model, which the process loads again to run the original. `untuned` gives the untuned model.
+    Without `times_untuned` it is called, and that is run, only where the original cannot be run.
+    Outputs are not compared if the original is not `repeatable`. Raises `Failed` if the process
     fails, or if outputs of the tuned model are wrong (not finite).
     """
     plan: dict[str, Any] = {
-        "tuned": str(tuned),
+        "tuned": tuned,
         "spec": wire.pack(spec).hex(),
         "device": device,
         "times_untuned": times_untuned,
+        "repeatable": repeatable,
     }
 
-    def run(library: Path | None) -> Any:
-        plan["untuned"] = str(library) if library else None
+    def run(entry: Entry | None) -> Any:
+        plan["untuned"] = entry
         module, doing = "tlmd.export.whole_model", "timing the whole model"
         return timing_process.run(module, plan, inputs, run_cores, scratch, doing)
 
@@ -169,7 +124,7 @@ def measure(
     if not measured:  # the original cannot be run
         measured = run(untuned())
     times = WholeModelTimes(**measured)
-    if not math.isfinite(times.max_abs_err):
+    if times.max_abs_err is not None and not math.isfinite(times.max_abs_err):
         raise Failed(
             "the tuned model's outputs differ from those of the original; nothing is exported"
         )
@@ -185,11 +140,15 @@ def _main(plan_path: str) -> None:
         print("{}")  # nothing says what the outputs are
         return
     runs: dict[str, Callable[[], Any]] = {
-        name: partial(_virtual_machine(plan[name], device), inputs)
+        name: partial(_compiled(plan[name], device, len(plan["cores"])), inputs)
         for name in ("tuned", "untuned")
         if plan[name]
     }
-    error = _largest_error(runs["tuned"](), runs["untuned"]() if original is None else original)
+    error = None
+    with _same_random_numbers():
+        outputs = runs["tuned"]()
+    if plan["repeatable"]:
+        error = _largest_error(outputs, runs["untuned"]() if original is None else original)
     if not plan["times_untuned"]:
         runs.pop("untuned", None)
     if torch_run is not None:
@@ -197,6 +156,11 @@ def _main(plan_path: str) -> None:
     best = _interleave(runs)
     times = WholeModelTimes(best.get("untuned"), best["tuned"], best.get("pytorch"), error)
     print(json.dumps(asdict(times)))
+
+
+def _same_random_numbers() -> AbstractContextManager[None]:
+    """The context in which the original ran, if it is of PyTorch."""
+    return seeded() if "torch" in sys.modules else nullcontext()
 
 
 def _interleave(runs: dict[str, Callable[[], Any]], budget_s: float = 8.0) -> dict[str, float]:
@@ -219,11 +183,14 @@ def _interleave(runs: dict[str, Callable[[], Any]], budget_s: float = 8.0) -> di
     return best
 
 
-def _virtual_machine(library: str, device: str) -> Callable[[list[np.ndarray]], list[np.ndarray]]:
+def _compiled(entry: Entry, device: str, threads: int) -> Callable[[Any], list[np.ndarray]]:
+    """A function that runs a model whose inputs stay on the device."""
     import tvm
 
-    machine, placed = compiled_model.load_machine(Path(library), device), tvm.device(device)
-    tensors: dict[int, Any] = {}
+    if "parts" in entry:
+        return model_in_parts.load(entry, Path(), device, threads)
+    machine = load_machine(Path(entry["file"]), device)
+    placed, tensors = tvm.device(device), dict[int, Any]()
 
     def run(inputs: list[np.ndarray]) -> list[np.ndarray]:
         if not tensors:
@@ -255,22 +222,18 @@ def _original(
         outputs = [np.asarray(o) for o in reference(*inputs)]
     except Exception:  # random inputs need not be valid for it; that was told at the start
         return None, None
-    if module is None:
-        return outputs, None
-    if device == compiled_model.CPU:
-        return outputs, lambda: reference(*inputs)
-    return outputs, _on_card(module, inputs, device)
+    return outputs, None if module is None else _in_eager_mode(module, inputs, device)
 
 
-def _on_card(
+def _in_eager_mode(
     module: torch.nn.Module, inputs: list[np.ndarray], device: str
 ) -> Callable[[], list[np.ndarray]] | None:
-    """A function that runs a PyTorch module on a card, where its weights and inputs stay."""
+    """A function that runs a PyTorch module on a device, where its weights and inputs stay."""
     import torch
 
     from tlmd.models.pytorch.tensors import to_numpy, to_torch
 
-    if not torch.cuda.is_available():
+    if device != CPU and not torch.cuda.is_available():
         return None
     tensors = [to_torch(array).to(device) for array in inputs]
     module.to(device)

@@ -19,12 +19,12 @@ from tlmd.client import lifecycle
 from tlmd.data.config import Config
 from tlmd.data.errors import BadInput, TlmdError
 from tlmd.data.types import JobState, Task
-from tlmd.export.compiled_model import use_threads
+from tlmd.export.library import use_threads
 from tlmd.integrations import call_context
 from tlmd.integrations.graph_options import GraphOptions
 from tlmd.integrations.programs import COMPILING, ProgramSource
 from tlmd.integrations.weights import Weights
-from tlmd.lowering import acceptance
+from tlmd.lowering import comparison
 from tlmd.lowering.alternatives import check_precision
 from tlmd.lowering.preparation import lower_source, merged_tasks
 from tlmd.measure.cores.core_plan import plan_slots
@@ -167,7 +167,7 @@ def check_outputs(run: Run, eager: Run, example: Sequence[Any], least: float = 0
     for index, (a, e) in enumerate(zip(actual, expected, strict=True)):
         if a.dtype != e.dtype:
             raise BadInput(f"output {index} of the graph has dtype {a.dtype}, not {e.dtype}")
-        acceptance.check_output("the graph", f"output {index}", to_numpy(a), to_numpy(e), least)
+        comparison.check_output("the graph", f"output {index}", to_numpy(a), to_numpy(e), least)
 
 
 def shortest_times(runs: Sequence[Run], example: Sequence[Any]) -> list[float]:

@@ -17,20 +17,11 @@ from tlmd.models.pytorch import torch_frontend
 from tlmd.models.pytorch.importer import check_effects, is_supported
 from tlmd.models.pytorch.normalise import allow_all_strides, normalise
 from tlmd.models.pytorch.operators import converters
+from tlmd.models.pytorch.regions import is_worth_it, reads_strides
 from tlmd.models.sources import first_line
 
 _PREFIX = "region_"
-_FEWEST = 3  # operators of a region, without those that only change a shape
 _MOST = 32  # regions of a graph; compiling one takes seconds
-# A region is worth it if the name of one of its operators begins so.
-_HEAVY = (
-    *("mm.", "_int_mm.", "addmm.", "bmm.", "baddbmm.", "matmul.", "linear."),
-    *("conv", "_scaled_dot_product", "scaled_dot_product"),
-    *("native_layer_norm", "native_group_norm", "native_batch_norm", "_native_batch_norm"),
-    *("layer_norm", "group_norm", "batch_norm", "_fused_rms_norm"),
-)
-_LIGHT = ("view.", "reshape.", "getitem", "permute.", "expand.", "unsqueeze.", "squeeze.")
-_STRIDED = ("as_strided.default", "as_strided_copy.default")
 
 
 def split(
@@ -110,7 +101,7 @@ def _check_effects(name: str, program: Any) -> None:
             raise BadInput(f"{name} draws random numbers")
         if node.target._schema.is_mutable:
             raise BadInput(f"{name} changes a tensor ({node.target})")
-        if node.target.__name__ in _STRIDED:
+        if reads_strides(node):
             raise BadInput(f"{name} reads a tensor by its strides ({node.target})")
 
 
@@ -145,7 +136,7 @@ def _regions(graph: torch.fx.Graph, supported: set[torch.fx.Node]) -> list[list[
     for node in graph.nodes:
         if levels.get(node, 1) % 2 == 0:
             by_level.setdefault(levels[node], []).append(node)
-    regions = [nodes for nodes in by_level.values() if _is_worth_it(nodes)]
+    regions = [nodes for nodes in by_level.values() if is_worth_it(nodes)]
     return sorted(regions, key=len, reverse=True)[:_MOST]
 
 
@@ -175,9 +166,3 @@ def _levels(
             lowest = max((levels.get(source, 0) for source in node.all_input_nodes), default=0)
             levels[node] = lowest + (lowest % 2 != int(node not in supported))
     return levels
-
-
-def _is_worth_it(nodes: Sequence[torch.fx.Node]) -> bool:
-    names = [str(getattr(n.target, "__name__", "")) for n in nodes if n.op == "call_function"]
-    work = [name for name in names if not name.startswith(_LIGHT)]
-    return len(work) >= _FEWEST and any(name.startswith(_HEAVY) for name in work)

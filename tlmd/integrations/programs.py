@@ -14,8 +14,8 @@ from tvm.s_tir import meta_schedule as ms
 
 from tlmd.data.errors import TlmdError
 from tlmd.data.types import Candidate, Proposal, Record, TargetInfo, Task
-from tlmd.export.compiled_model import Library
 from tlmd.export.huge_pages import in_huge_pages
+from tlmd.export.library import Library
 from tlmd.lowering import lowering
 from tlmd.lowering.alternatives import substitute, with_alternatives
 from tlmd.lowering.preparation import LoweredModel

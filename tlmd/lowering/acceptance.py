@@ -1,7 +1,8 @@
 """Does a model work? Load it, lower it, compile it, and compare its outputs with the original's.
 
 Nothing of a model is measured before it has passed here. TVM's importers are wrong for some
-operators without saying so; only the comparison with the original shows it.
+operators without saying so; only the comparison with the original shows it. What TVM cannot compile
+as a whole, it compiles in parts (`cutting`).
 """
 
 from __future__ import annotations
@@ -9,38 +10,34 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeVar
 
-import numpy as np
-import tvm
-from tvm import relax
-
-from tlmd.data.errors import BadInput, Failed, TlmdError
+from tlmd.data.errors import BadInput, NotImportable, TlmdError
 from tlmd.data.model_spec import ModelSpec
 from tlmd.data.types import TargetInfo, Task
-from tlmd.lowering import lowering, quick_schedule
-from tlmd.lowering.passes import quantisation
-from tlmd.lowering.preparation import LoweredModel, lower_source, merged_tasks
+from tlmd.lowering import comparison, cutting, lowering, quick_schedule
+from tlmd.lowering.preparation import (
+    LoweredModel,
+    PreparedModel,
+    lower_source,
+    merged_tasks,
+    whole,
+)
 from tlmd.models import frontends
-from tlmd.models.sources import SourceModel, first_line
+from tlmd.models.parts.graphs import original_alone
+from tlmd.models.sources import Original, first_line
 from tlmd.space.hardware import host_cpu
 from tlmd.space.hardware import target as targets
 
-if TYPE_CHECKING:
-    from tvm.ir import IRModule
-
-_TOLERANCE = {"float64": 1e-3, "float32": 1e-3, "float16": 2e-2, "bfloat16": 6e-2}
-_COARSE = 0.3  # of the formats with fewer bits
-_QUANTISED = 0.15  # another order of rounding shifts some activations by a step; seen: 0.024
-_STEPS = 1  # by which quantised integers may differ after another order of rounding
+_Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True)
 class Accepted:
     """A model that works."""
 
-    models: tuple[LoweredModel, ...]
-    """The model, lowered once for each set of input shapes."""
+    models: tuple[PreparedModel, ...]
+    """The model, prepared once for each set of input shapes."""
 
     error: float | None
     """Largest error of an output, relative to its largest value. None: nothing was compared."""
@@ -54,7 +51,7 @@ class Accepted:
     @property
     def tasks(self) -> list[Task]:
         """The tasks of all sets of input shapes."""
-        return merged_tasks(self.models)
+        return merged_tasks([part for model in self.models for part in model.lowered])
 
 
 def accept(
@@ -64,10 +61,35 @@ def accept(
 
     `on_stage` is called with the name of each stage when it begins.
     """
-    seconds: dict[str, float] = {}
+    stages = _TimedStages(spec.name, on_stage)
+    loaded = stages.run("loading the model", lambda: frontends.originals(spec))
+    errors, notes, models = list[float](), list[str](), list[PreparedModel]()
+    functions: dict[str, Any] = {}
+    for one, original in loaded:
+        try:
+            model, error, told = _whole(one, original, target, functions, stages)
+        except NotImportable as refusal:
+            model, error, told = _in_parts(one, original, target, functions, stages, refusal)
+        models.append(model)
+        errors += [] if error is None else [error]
+        notes += told
+    notes = [*_on_tasks(models), *notes]
+    if not _runs_here(target):
+        notes.append("the target is not this machine's CPU: outputs were not compared")
+    worst = max(errors, default=None)
+    return Accepted(tuple(models), worst, stages.seconds, tuple(dict.fromkeys(notes)))
 
-    def stage(text: str, work: Callable[[], Any]) -> Any:
-        on_stage(text)
+
+class _TimedStages:
+    """The stages of an acceptance and how long they take."""
+
+    def __init__(self, name: str, on_stage: Callable[[str], None]) -> None:
+        self._name, self._on_stage = name, on_stage
+        self.seconds: dict[str, float] = {}
+
+    def run(self, text: str, work: Callable[[], _Result]) -> _Result:
+        """Do one stage. Errors of libraries become `NotImportable`."""
+        self._on_stage(text)
         started_at = time.monotonic()
         try:
             return work()
@@ -75,33 +97,84 @@ def accept(
             raise
         except Exception as error:
             reason = f"{type(error).__name__}: {first_line(error)}"
-            raise BadInput(f"{text}: TVM cannot compile {spec.name} ({reason})") from error
+            raise NotImportable(f"{text}: TVM cannot compile {self._name} ({reason})") from error
         finally:
-            seconds[text.split(" ")[0]] = round(time.monotonic() - started_at, 2)
+            stage = text.split(" ")[0]
+            seconds = self.seconds.get(stage, 0.0) + time.monotonic() - started_at
+            self.seconds[stage] = round(seconds, 2)
 
-    sources = stage("loading the model", lambda: frontends.load_sets(spec))
-    functions: dict[str, Any] = {}
-    models = stage(
-        "lowering it to tasks",
-        lambda: tuple(lower_source(one, source, target, functions) for one, source in sources),
+    def tell(self, text: str) -> None:
+        """Say what is done now."""
+        self._on_stage(text)
+
+
+Checked = tuple[PreparedModel, float | None, list[str]]
+"""A model, the largest error of its outputs, and notes."""
+
+
+def _whole(
+    spec: ModelSpec,
+    original: Original,
+    target: TargetInfo,
+    functions: dict[str, Any],
+    stages: _TimedStages,
+) -> Checked:
+    """A model that TVM compiles as a whole. Raises `NotImportable` if it cannot."""
+    source = stages.run("loading the model", original.imported)
+    model = stages.run(
+        "lowering it to tasks", lambda: lower_source(spec, source, target, functions)
     )
-    notes = [*_on_tasks(models), *(note for _, source in sources for note in source.notes)]
     if not _runs_here(target):
-        notes.append("the target is not this machine's CPU: outputs were not compared")
-        return Accepted(models, None, seconds, tuple(dict.fromkeys(notes)))
-    comparisons = stage(
-        "comparing its outputs", lambda: [_compare(model, target) for model in models]
-    )
-    errors = [error for error, _ in comparisons if error is not None]
-    told = dict.fromkeys([*notes, *(note for _, some in comparisons for note in some)])
-    return Accepted(models, max(errors, default=None), seconds, tuple(told))
+        return whole(model), None, list(source.notes)
+    error, notes = stages.run("comparing its outputs", lambda: _compare(model, target))
+    return whole(model), error, [*source.notes, *notes]
 
 
-def _on_tasks(models: Sequence[LoweredModel]) -> tuple[str, ...]:
+def _in_parts(
+    spec: ModelSpec,
+    original: Original,
+    target: TargetInfo,
+    functions: dict[str, Any],
+    stages: _TimedStages,
+    refusal: NotImportable,
+) -> Checked:
+    """A model of which TVM compiles parts. Raises `BadInput` if the framework cannot run it."""
+    source = original.unimported()
+    expected, note = comparison.expected(source)
+    if not expected:
+        raise BadInput(f"{refusal}; {note}") from refusal
+    here = _runs_here(target)
+    work = cutting.Cutting(spec, original, target, functions, here, stages.tell)
+    flow, lowered = stages.run("finding the parts that TVM can compile", work.parts)
+    model, error = PreparedModel(spec, source, flow, lowered), None
+    if here and flow.repeatable:
+        try:
+            error = stages.run("comparing its outputs", lambda: work.compare(model, expected))
+        except NotImportable as wrong:  # the graph does not compute what the model does
+            refusal = wrong
+            model = PreparedModel(spec, source, original_alone(spec, original), ())
+            error = work.compare(model, expected)
+    return model, error, [*source.notes, _on_parts(model, refusal)]
+
+
+def _on_parts(model: PreparedModel, refusal: NotImportable) -> str:
+    """A note on what stays in the framework, and why."""
+    flow = model.flow
+    if not model.lowered:
+        return f"all of it stays in {flow.framework}: {refusal}"
+    share = f"{100 * flow.tuned_share:.3g} % of the arithmetic is tuned"
+    if not flow.stays:  # TVM compiles all of it, but not its state
+        return f"its state is kept between the runs; {share}"
+    return f"left to {flow.framework}: {', '.join(flow.stays)}; {share}"
+
+
+def _on_tasks(models: Sequence[PreparedModel]) -> tuple[str, ...]:
     """A note on a model without tasks."""
-    if any(model.tasks for model in models):
+    if any(part.tasks for model in models for part in model.lowered):
         return ()
-    return ("no part of it can be tuned: TVM compiles it as it is",)
+    if any(model.lowered for model in models):
+        return ("no part of it can be tuned: TVM compiles it as it is",)
+    return ()
 
 
 def _runs_here(target: TargetInfo) -> bool:
@@ -109,8 +182,8 @@ def _runs_here(target: TargetInfo) -> bool:
 
 
 def _compare(model: LoweredModel, target: TargetInfo) -> tuple[float | None, tuple[str, ...]]:
-    """The largest relative error, and notes. Raises `BadInput` if outputs are wrong."""
-    expected, note = _expected(model.source)
+    """The largest relative error, and notes. Raises `NotImportable` if outputs are wrong."""
+    expected, note = comparison.expected(model.source)
     if not expected:
         return None, (note,)
     tvm_target = targets.tvm_target(target)
@@ -118,133 +191,8 @@ def _compare(model: LoweredModel, target: TargetInfo) -> tuple[float | None, tup
         model.lowered, tvm_target, quick_schedule.database(model.tasks, tvm_target)
     )
     try:
-        return _largest_error(model.source, scheduled.executable, expected), ()
-    except BadInput:
+        return comparison.largest_error(model.source, scheduled.executable, expected), ()
+    except NotImportable:
         # Whether the model is at fault or a schedule, the program without any schedule shows.
         plain = lowering.compile_model(model.lowered, tvm_target)
-        return _largest_error(model.source, plain.executable, expected), ()
-
-
-Expected = list[tuple[list[np.ndarray], list[np.ndarray]]]
-
-
-def _expected(source: SourceModel) -> tuple[Expected, str]:
-    """Inputs with the outputs of the original; or none of them, and a note why not."""
-    if source.reference is None:
-        return [], "the original cannot be run here: outputs were not compared"
-    expected: Expected = []
-    sets = [list(source.example)] if source.example else []
-    if not sets or any(map(_shows_little, sets[0])):
-        sets.append(source.random_inputs(0))
-    for inputs in sets:
-        try:
-            expected.append((inputs, [np.asarray(o) for o in source.reference(*inputs)]))
-        except Exception as error:
-            if not expected:
-                reason = first_line(error)
-                return [], f"the original cannot be run ({reason}): outputs were not compared"
-            # The example works; random values need not be valid for the model.
-    return expected, ""
-
-
-def _shows_little(array: np.ndarray) -> bool:
-    """Whether it is an array of floats of one value, such as zeros."""
-    return _is_float(array) and array.size > 1 and bool((array == array.reshape(-1)[0]).all())
-
-
-def _is_float(array: np.ndarray) -> bool:
-    return "float" in array.dtype.name  # the kind of bfloat16 is not that of floats in numpy
-
-
-def _largest_error(
-    source: SourceModel, executable: relax.VMExecutable, expected: Expected
-) -> float:
-    """The largest relative error of any output. Raises `BadInput` if one is wrong."""
-    run = _runner(executable)
-    names = [path or "the output" for path, _ in source.outputs.tensors()]
-    least = _QUANTISED if quantisation.is_quantised(source.module) else _coarsest(source.module)
-    worst = 0.0
-    for inputs, outputs in expected:
-        actual = run(inputs)
-        if len(actual) != len(outputs):
-            raise BadInput(f"{source.name} has {len(outputs)} outputs, TVM's {len(actual)}")
-        for name, a, e in zip(names, actual, outputs, strict=True):
-            worst = max(worst, check_output(source.name, name, a, e, least))
-    return worst
-
-
-def _coarsest(module: IRModule) -> float:
-    """What an output may be off because values on its way have 16 bits, whatever its own dtype."""
-    allowed = 0.0
-
-    def visit(expr: relax.Expr) -> None:
-        nonlocal allowed
-        kind = getattr(expr, "ty", None)
-        if isinstance(expr, relax.Call) and isinstance(kind, relax.TensorType):
-            half = str(kind.dtype) in ("float16", "bfloat16")
-            allowed = max(allowed, _TOLERANCE[str(kind.dtype)] if half else 0.0)
-
-    for function in module.functions.values():
-        if isinstance(function, relax.Function):
-            relax.analysis.post_order_visit(function, visit)
-    return allowed
-
-
-def _runner(executable: relax.VMExecutable) -> Callable[[list[np.ndarray]], list[np.ndarray]]:
-    """A function that runs an executable of this process."""
-    machine = relax.VirtualMachine(executable.jit(), tvm.cpu())
-
-    def run(inputs: list[np.ndarray]) -> list[np.ndarray]:
-        try:
-            outputs = machine["main"](*(tvm.runtime.tensor(a) for a in inputs))
-        except Exception as error:
-            raise Failed(f"the compiled model cannot be run ({first_line(error)})") from error
-        listed = [outputs] if hasattr(outputs, "numpy") else list(outputs)
-        return [output.numpy() for output in listed]
-
-    return run
-
-
-def check_output(
-    model: str, name: str, actual: np.ndarray, expected: np.ndarray, least: float = 0.0
-) -> float:
-    """The error of one output relative to its largest value. Raises `BadInput` if it is wrong.
-
-    An error of a float up to `least` is allowed in any case.
-    """
-    if actual.shape != expected.shape:
-        raise BadInput(
-            f"TVM imports an operator of {model} wrongly: {name} has shape {actual.shape} "
-            f"instead of {expected.shape}; rewrite that part of the model"
-        )
-    if actual.dtype != expected.dtype:
-        raise BadInput(
-            f"TVM imports an operator of {model} wrongly: {name} has dtype {actual.dtype} "
-            f"instead of {expected.dtype}; rewrite that part of the model"
-        )
-    error, allowed = output_error(actual, expected)
-    if not error <= (max(allowed, least) if _is_float(expected) else allowed):
-        raise BadInput(
-            f"TVM imports an operator of {model} wrongly: {name} differs from the original "
-            f"(relative error {error:.1e}); nothing is tuned, rewrite that part of the model"
-        )
-    return error
-
-
-def output_error(actual: np.ndarray, expected: np.ndarray) -> tuple[float, float]:
-    """The error relative to the largest expected value, and how large it may be."""
-    kind = expected.dtype.name
-    if expected.size == 0:
-        return 0.0, 0.0
-    if expected.dtype.kind in "biu":
-        steps = _STEPS if kind in ("int8", "uint8") else 0
-        distance = np.abs(actual.astype(np.float64) - expected.astype(np.float64))
-        return float(max(distance.max() - steps, 0.0)), 0.0
-    a, e = actual.astype(np.float64), expected.astype(np.float64)
-    same = (a == e) | (np.isnan(a) & np.isnan(e))
-    with np.errstate(invalid="ignore"):
-        distance = np.where(same, 0.0, np.abs(a - e))
-    finite = np.abs(e[np.isfinite(e)])
-    scale = max(float(finite.max(initial=0.0)), 1e-30)
-    relative = float(np.nan_to_num(distance, nan=np.inf).max() / scale)
-    return relative, _TOLERANCE.get(kind, _COARSE)
+        return comparison.largest_error(model.source, plain.executable, expected), ()

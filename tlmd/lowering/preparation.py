@@ -1,4 +1,4 @@
-"""From the name of a model to its tasks: load the model, lower it, extract the tasks."""
+"""From a loaded model to its tasks: lower it, extract the tasks."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from tlmd.data.types import TargetInfo, Task
 from tlmd.lowering import lowering
 from tlmd.lowering.alternatives import with_alternatives
 from tlmd.lowering.passes import quantisation
-from tlmd.models import frontends
+from tlmd.models.parts.flow import Flow, Part
 from tlmd.models.sources import SourceModel
 from tlmd.space.hardware import target as targets
 
 
 @dataclass
 class LoweredModel:
-    """A model and its tasks. Only ``spec`` and ``tasks`` can be sent to other processes."""
+    """A model, or a part of one, and its tasks. Only ``spec`` and ``tasks`` can be sent to other
+    processes."""
 
     spec: ModelSpec
 
@@ -32,13 +33,34 @@ class LoweredModel:
     tasks: list[Task]
 
 
-def lower_sets(spec: ModelSpec, target: TargetInfo) -> list[LoweredModel]:
-    """Load and lower a model in this process, once for each set of input shapes.
+@dataclass
+class PreparedModel:
+    """A model for one set of input shapes, with the parts of it that TVM compiles."""
 
-    Raises `BadInput` and `Failed`.
-    """
-    shared: dict[str, Any] = {}
-    return [lower_source(one, source, target, shared) for one, source in frontends.load_sets(spec)]
+    spec: ModelSpec
+
+    source: SourceModel
+    """The loaded model."""
+
+    flow: Flow
+    """Its parts; one, if TVM compiles all of it."""
+
+    lowered: tuple[LoweredModel, ...]
+    """The parts that TVM compiles, in their order."""
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether TVM compiles all of it."""
+        return self.source.module is not None
+
+
+def whole(model: LoweredModel) -> PreparedModel:
+    """A model of which TVM compiles all."""
+    inputs, outputs = len(model.source.inputs), model.source.outputs.tensors()
+    takes = tuple(range(inputs))
+    gives = tuple(inputs + number for number, _ in enumerate(outputs))
+    flow = Flow((Part(takes, gives, model.source),), gives)
+    return PreparedModel(model.spec, model.source, flow, (model,))
 
 
 def merged_tasks(models: Sequence[LoweredModel]) -> list[Task]:
@@ -50,6 +72,8 @@ def merged_tasks(models: Sequence[LoweredModel]) -> list[Task]:
     for task in (task for model in models for task in model.tasks):
         earlier = merged.get(task.id)
         merged[task.id] = replace(earlier, weight=earlier.weight + task.weight) if earlier else task
+    if not models:
+        return []
     strict = any(model.spec.strict_numerics for model in models)
     return with_alternatives(merged.values(), strict, models[0].spec.precision)
 

@@ -17,6 +17,7 @@ from tlmd.models import huggingface
 from tlmd.models.huggingface import weights_note
 from tlmd.models.sources import (
     InputInfo,
+    Original,
     ReferenceFunction,
     SourceModel,
     WrongNumberOfShapes,
@@ -39,14 +40,16 @@ def load_model(name: str, input_shapes: Shapes | None = None) -> SourceModel:
 
 
 def load(spec: ModelSpec) -> SourceModel:
-    """Load a model with everything that its spec says. Raises `BadInput`."""
+    """Load a model with everything that its spec says, for TVM. Raises `BadInput`."""
+    return _original(spec).imported()
+
+
+def _original(spec: ModelSpec) -> Original:
     if _is_onnx(spec):
         from tlmd.models.onnx import onnx_frontend
 
-        return onnx_frontend.load_onnx(_file(spec), spec.input_shapes)
-    from tlmd.models.pytorch import torch_frontend
-
-    return torch_frontend.imported(_flattened(spec))
+        return onnx_frontend.read(_file(spec), spec.input_shapes)
+    return _flattened(spec)
 
 
 def original(spec: ModelSpec) -> tuple[ReferenceFunction | None, Any]:
@@ -62,17 +65,22 @@ def original(spec: ModelSpec) -> tuple[ReferenceFunction | None, Any]:
     return flat.reference(), flat.module
 
 
-def load_sets(spec: ModelSpec) -> list[tuple[ModelSpec, SourceModel]]:
-    """Load a model once for each set of input shapes. Raises `BadInput`."""
+def originals(spec: ModelSpec) -> list[tuple[ModelSpec, Original]]:
+    """A model for each set of input shapes, not imported into TVM yet. Raises `BadInput`."""
     try:
-        return [(spec, load(spec))]
+        return [(spec, _original(spec))]
     except WrongNumberOfShapes as error:
         shapes, inputs = spec.input_shapes or (), error.inputs
         if not inputs or len(shapes) % inputs:
             raise
         chunks = (shapes[i : i + inputs] for i in range(0, len(shapes), inputs))
         sets = [spec.model_copy(update={"input_shapes": chunk}) for chunk in dict.fromkeys(chunks)]
-        return [(one, load(one)) for one in sets]
+        return [(one, _original(one)) for one in sets]
+
+
+def load_sets(spec: ModelSpec) -> list[tuple[ModelSpec, SourceModel]]:
+    """Load a model for TVM once for each set of input shapes. Raises `BadInput`."""
+    return [(one, original.imported()) for one, original in originals(spec)]
 
 
 def _is_onnx(spec: ModelSpec) -> bool:

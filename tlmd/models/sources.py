@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -43,7 +43,7 @@ class SourceModel:
     name: str
 
     module: Any
-    """The Relax module, with the function `main`."""
+    """The Relax module, with the function `main`. None: it was not imported into TVM."""
 
     inputs: tuple[InputInfo, ...]
 
@@ -72,6 +72,16 @@ class SourceModel:
         return [_random(info, generator) for info in self.inputs]
 
 
+class Original(Protocol):
+    """A loaded model before its import into TVM."""
+
+    def imported(self) -> SourceModel:
+        """The model imported into TVM. Raises `NotImportable` if TVM cannot do that."""
+
+    def unimported(self) -> SourceModel:
+        """The model without a Relax module. Raises `BadInput` if it cannot be run at all."""
+
+
 class WrongNumberOfShapes(BadInput):
     """There is not one shape for each of the `inputs` inputs of a model."""
 
@@ -84,8 +94,15 @@ class WrongNumberOfShapes(BadInput):
         self.inputs = inputs
 
 
+def random_input(info: InputInfo, seed: int) -> np.ndarray:
+    """One input as `SourceModel.random_inputs` gives it."""
+    return _random(info, np.random.default_rng(seed))
+
+
 def _random(info: InputInfo, generator: np.random.Generator) -> np.ndarray:
     dtype = numpy_dtype(info.dtype)
+    if info.dtype == "object":  # texts, which have to be numbers for some models
+        return generator.integers(0, 10, info.shape).astype(str).astype(object)
     if info.dtype == "bool":
         return generator.integers(0, 2, info.shape).astype(dtype)
     if info.dtype.startswith(("int", "uint")):
@@ -123,9 +140,14 @@ def input_infos(
                 f"{name}: input {label} has open dimensions ({open_dims}); "
                 "give --input-shape with numbers"
             )
-        low, high = _range(dtype, example[index] if index < len(example) else None)
-        infos.append(InputInfo(label, tuple(map(int, dims)), dtype, low, high))
+        value = example[index] if index < len(example) else None
+        infos.append(tensor_info(label, dtype, [int(dim) for dim in dims], value))
     return tuple(infos)
+
+
+def tensor_info(name: str, dtype: str, shape: Sequence[int], example: Any = None) -> InputInfo:
+    """The description of an input. Its integers are as large as those of the example, a tensor."""
+    return InputInfo(name, tuple(shape), dtype, *_range(dtype, example))
 
 
 def _range(dtype: str, example: Any) -> tuple[int, int]:

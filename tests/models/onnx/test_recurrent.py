@@ -19,7 +19,7 @@ from tvm import relax
 from tlmd.data.errors import BadInput
 from tlmd.lowering import lowering
 from tlmd.models.onnx import recurrent
-from tlmd.models.onnx.onnx_frontend import load_onnx
+from tlmd.models.onnx.onnx_frontend import read
 from tlmd.space.hardware.target import resolve, tvm_target
 
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
@@ -167,7 +167,7 @@ def test_what_is_not_usual_stays_and_is_refused(change: dict[str, Any], tmp_path
     path = tmp_path / "model.onnx"
     onnx.save(model, str(path))
     with pytest.raises(BadInput, match="LSTM") as caught:
-        load_onnx(path, None)
+        read(path, None).imported()
     assert "\n" not in str(caught.value)
 
 
@@ -175,7 +175,7 @@ def test_what_is_not_usual_stays_and_is_refused(change: dict[str, Any], tmp_path
 def test_a_recurrent_network_is_lowered(kind: str, tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     onnx.save(network(kind, "bidirectional", initial=True), str(path))
-    source = load_onnx(path, None)
+    source = read(path, None).imported()
     target = tvm_target(resolve("native"))
     compiled = lowering.compile_model(lowering.lower(source.module, target), target)
     (x,) = source.random_inputs(0)

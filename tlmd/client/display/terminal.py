@@ -26,6 +26,7 @@ from tlmd.export import reports
 from tlmd.processes.children import ending_signals
 
 _ROWS = 30
+_SOMETIMES = ("model.so", "intrinsics.py")  # files that not every result has
 _PLAIN_COLUMNS = 120  # at least this width if the output is not a terminal
 _BUSY = 0.3  # share of slowed times from which the user is told
 _COLUMNS = ("weight", "untuned µs", "tuned µs", "speed-up", "GFLOP/s", "of limit", "verified")
@@ -97,21 +98,25 @@ def _print(console: Console, result: Any) -> None:
         f"whole model: untuned {reports.untuned_text(result)}{torch_text}, "
         f"[bold]tuned {whole['tuned_ms']:.2f} ms[/bold] "
         f"({reports.whole_speed_up(result)}x), "
-        f"largest error {whole['max_abs_err']:.1e}",
+        f"largest error {reports.error_text(result)}",
         f"{document['measured']} candidates measured, {document['failed']} failed, "
         f"{document['wall_s']:.0f} s total; records applied to {whole['functions_with_record']} "
         f"of {whole['functions']} functions",
     ]
+    if "left" in document:
+        lines.append(f"left as it is: {escape(reports.left_text(document))}")
     if result.slowed > _BUSY:
         lines.append(
             f"{result.slowed:.0%} of the times were taken while other programs slowed the cores; "
             "--wait-quiet waits for quieter moments"
         )
     if result.out:
-        intrinsics = ", intrinsics.py" if (result.out / "intrinsics.py").exists() else ""
+        library, intrinsics = (
+            f"{name}, " if (result.out / name).exists() else "" for name in _SOMETIMES
+        )
         lines.append(
-            f"written to {escape(str(result.out))}: model.so, model.json, run.py, report.html, "
-            f"summary.json, database_*.json{intrinsics}"
+            f"written to {escape(str(result.out))}: {library}model.json, run.py, report.html, "
+            f"summary.json, {intrinsics}database_*.json"
         )
     for line in lines:
         console.print(line, highlight=False)

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from tlmd.data.errors import BadInput
+from tlmd.data.errors import BadInput, NotImportable
 from tlmd.data.model_spec import Shapes
 from tlmd.models.call_structure import CallStructure
-from tlmd.models.onnx import open_dimensions, simplify
+from tlmd.models.onnx import onnx_runtime, open_dimensions, simplify
 from tlmd.models.output_dtypes import with_output_dtypes
 from tlmd.models.sources import (
+    InputInfo,
     ReferenceFunction,
     SourceModel,
     WrongNumberOfShapes,
     first_line,
     import_failure,
     input_infos,
+    tensor_info,
 )
 from tlmd.models.structure import Node
 
@@ -27,32 +29,65 @@ if TYPE_CHECKING:
     import onnx
 
 
-def load_onnx(path: Path, shapes: Shapes | None) -> SourceModel:
-    """Load an ONNX file. `shapes` replace open dimensions of the inputs. Raises `BadInput`."""
+@dataclass(frozen=True)
+class OnnxModel:
+    """An ONNX file that was read."""
+
+    path: Path
+    proto: onnx.ModelProto
+    shapes: dict[str, list[int]]
+    """The shapes of its inputs, by their names."""
+
+    def imported(self) -> SourceModel:
+        """The model imported into TVM. Raises `NotImportable`."""
+        module = import_proto(str(self.path), self.proto, self.shapes)
+        infos = input_infos(str(self.path), module, ())
+        return self._source(module, infos, onnx_runtime.reference(self.path, self.proto))
+
+    def unimported(self) -> SourceModel:
+        """The model without a Relax module. Raises `BadInput` if nothing here can run it."""
+        reference = onnx_runtime.reference(self.path, self.proto)
+        if reference is None:
+            raise BadInput(f"ONNX Runtime cannot run {self.path}; export it again")
+        infos = tuple(
+            tensor_info(value.name, _dtype(value), self.shapes[value.name])
+            for value in onnx_runtime.inputs(self.proto)
+        )
+        return self._source(None, infos, reference)
+
+    def _source(
+        self, module: Any, infos: tuple[InputInfo, ...], reference: ReferenceFunction | None
+    ) -> SourceModel:
+        call = CallStructure(
+            tuple(info.name for info in infos),
+            tuple(Node("tensor", value=index) for index in range(len(infos))),
+        )
+        count = len(self.proto.graph.output)
+        outputs = Node("list", tuple(Node("tensor", value=index) for index in range(count)))
+        return SourceModel(self.path.stem, module, infos, reference, call, outputs)
+
+
+def read(path: Path, shapes: Shapes | None) -> OnnxModel:
+    """Read an ONNX file. `shapes` replace open dimensions of the inputs. Raises `BadInput`."""
+    model = _read(path)
+    return OnnxModel(path, model, _onnx_shapes(path, model, shapes))
+
+
+def import_proto(name: str, model: onnx.ModelProto, shapes: Mapping[str, list[int]]) -> Any:
+    """The Relax module of a model with these shapes of its inputs. Raises `NotImportable`."""
     from tvm.relax.frontend.onnx import from_onnx
 
-    model = _read(path)
-    shape_dict = _onnx_shapes(path, model, shapes)
     try:
-        simple = simplify.simplify(model, shape_dict)
-        module = from_onnx(simple, shape_dict=shape_dict, keep_params_in_input=False)
-        module = with_output_dtypes(module, _output_dtypes(model))
+        simple = simplify.simplify(model, shapes)
+        module = from_onnx(simple, shape_dict=dict(shapes), keep_params_in_input=False)
+        return with_output_dtypes(module, _output_dtypes(model))
     except Exception as error:
-        raise BadInput(import_failure(str(path), error)) from error
-    infos = input_infos(str(path), module, ())
-    call = CallStructure(
-        tuple(info.name for info in infos),
-        tuple(Node("tensor", value=index) for index in range(len(infos))),
-    )
-    count = len(model.graph.output)
-    outputs = Node("list", tuple(Node("tensor", value=index) for index in range(count)))
-    reference = _onnx_reference(path, model)
-    return SourceModel(path.stem, module, infos, reference, call, outputs)
+        raise NotImportable(import_failure(name, error)) from error
 
 
 def load_reference(path: Path) -> ReferenceFunction | None:
     """`SourceModel.reference` of an ONNX file. Raises `BadInput`."""
-    return _onnx_reference(path, _read(path))
+    return onnx_runtime.reference(path, _read(path))
 
 
 def _read(path: Path) -> Any:
@@ -69,7 +104,7 @@ def _read(path: Path) -> Any:
         onnx.checker.check_model(model)
     except Exception as error:
         # The checker is stricter than those who run models: what ONNX Runtime loads is valid.
-        if _onnx_reference(path, model) is None:
+        if onnx_runtime.reference(path, model) is None:
             reason = first_line(error)
             raise BadInput(
                 f"{path} is not a valid ONNX model ({reason}); export it again"
@@ -78,7 +113,7 @@ def _read(path: Path) -> Any:
 
 
 def _onnx_shapes(path: Path, model: onnx.ModelProto, shapes: Shapes | None) -> dict[str, list[int]]:
-    inputs = _inputs(model)
+    inputs = onnx_runtime.inputs(model)
     if shapes is not None and len(shapes) != len(inputs):
         raise WrongNumberOfShapes(str(path), len(inputs), len(shapes))
     by_name: dict[str, list[int]] = {}
@@ -110,36 +145,9 @@ def _output_dtypes(model: onnx.ModelProto) -> list[str]:
     return [helper.tensor_dtype_to_np_dtype(kind).name if kind else "" for kind in types]
 
 
-def _onnx_reference(path: Path, model: onnx.ModelProto) -> ReferenceFunction | None:
-    """Runs the model in ONNX Runtime where it is installed, else in onnx's own evaluator."""
-    names = [value.name for value in _inputs(model)]
-    try:
-        if importlib.util.find_spec("onnxruntime") is not None:
-            import onnxruntime
+def _dtype(value: Any) -> str:
+    """The dtype of an input; that of texts is ``object``."""
+    from onnx import helper
 
-            options = onnxruntime.SessionOptions()
-            options.log_severity_level = 4
-            # Its programs for quantised models overflow on CPUs without VNNI: sums of 16 bits.
-            options.add_session_config_entry("session.disable_quant_qdq", "1")
-            options.add_session_config_entry("session.x64quantprecision", "1")
-            run_model = onnxruntime.InferenceSession(
-                str(path), options, providers=["CPUExecutionProvider"]
-            ).run
-        else:
-            from onnx.reference import ReferenceEvaluator
-
-            run_model = ReferenceEvaluator(model).run
-    except Exception:  # it lacks an operator of the model: there is no reference
-        return None
-
-    def run(*inputs: np.ndarray) -> list[np.ndarray]:
-        outputs = run_model(None, dict(zip(names, inputs, strict=True)))
-        return [np.asarray(output) for output in outputs]
-
-    return run
-
-
-def _inputs(model: onnx.ModelProto) -> list[Any]:
-    """The inputs that a user gives: those that are not weights."""
-    weights = {tensor.name for tensor in model.graph.initializer}
-    return [value for value in model.graph.input if value.name not in weights]
+    kind = value.type.tensor_type.elem_type
+    return helper.tensor_dtype_to_np_dtype(kind).name if kind else "object"

@@ -53,6 +53,26 @@ def simplify(model: onnx.ModelProto, shapes: Mapping[str, list[int]]) -> onnx.Mo
         return model
 
 
+def fixed(model: onnx.ModelProto, shapes: Mapping[str, list[int]]) -> onnx.ModelProto:
+    """An equal model with these shapes of its inputs, and what depends on them alone computed."""
+    shaped = _with_shapes(model, shapes)
+    try:
+        return _folded(shaped)
+    except Exception:  # ONNX Runtime cannot run a part of it
+        return shaped
+
+
+def importable() -> set[tuple[str, str]]:
+    """Domain and name of the operators that TVM may import, after `simplify`."""
+    from onnx import defs
+    from tvm.relax.frontend.onnx import onnx_frontend
+
+    names = set(onnx_frontend._get_convert_map()) | {"LSTM", "GRU", "RNN"}
+    names |= {s.name for s in defs.get_all_schemas() if s.domain == "" and _is_function(s.name)}
+    rules = {key for module in _REWRITTEN for key in module.rewriters()}
+    return {("", name) for name in names} | rules
+
+
 def _rewritten(model: onnx.ModelProto) -> None:
     """Replace operators that TVM lacks or imports wrongly, each by nodes with the same results."""
     rules: rewriting.Rewriters = {}

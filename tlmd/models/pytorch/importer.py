@@ -11,7 +11,7 @@ import torch
 from torch.export import ExportedProgram
 from torch.export.graph_signature import OutputKind
 
-from tlmd.data.errors import BadInput
+from tlmd.data.errors import NotImportable
 from tlmd.models.pytorch.folding import is_empty
 from tlmd.models.pytorch.normalise import has_open_inputs, normalise
 from tlmd.models.pytorch.operators import NotConvertible, converters
@@ -20,12 +20,12 @@ from tlmd.models.sources import first_line, import_failure
 
 
 def import_program(name: str, program: ExportedProgram) -> Any:
-    """The Relax module of an exported program. Raises `BadInput`."""
+    """The Relax module of an exported program. Raises `NotImportable`."""
     convert_map = converters()
     try:
         program = normalise(program, convert_map)
     except Exception as error:
-        raise BadInput(import_failure(name, error)) from error
+        raise NotImportable(import_failure(name, error)) from error
     check_effects(name, program)
     if not has_open_inputs(program):
         _check(name, program, convert_map)
@@ -34,12 +34,12 @@ def import_program(name: str, program: ExportedProgram) -> Any:
     except NotConvertible as error:
         operator = operator_name(error.node)
         place = where(error.node)
-        raise BadInput(
+        raise NotImportable(
             f"TVM cannot import {operator} of {name}{place} ({first_line(error)}); "
             "rewrite that part of it"
         ) from error
     except Exception as error:
-        raise BadInput(import_failure(name, error)) from error
+        raise NotImportable(import_failure(name, error)) from error
 
 
 def _importer() -> Any:
@@ -71,7 +71,7 @@ def check_effects(name: str, program: ExportedProgram) -> None:
     """Refuse a normalised program that does more than compute outputs: no library does that."""
     for spec in program.graph_signature.output_specs:
         if spec.kind not in (OutputKind.USER_OUTPUT, OutputKind.TOKEN):
-            raise BadInput(
+            raise NotImportable(
                 f"{name} changes its {'buffer' if 'BUFFER' in spec.kind.name else 'input'} "
                 f"{str(spec.target).removeprefix('model.')}; take that out of its forward"
             )
@@ -83,27 +83,27 @@ def _check(name: str, program: ExportedProgram, convertible: Iterable[str]) -> N
     missing = {n.target.__name__ for n in calls if n.target.__name__ not in convertible}
     for node in calls:
         if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
-            raise BadInput(
+            raise NotImportable(
                 f"{name} draws random numbers ({operator_name(node)}){where(node)}; "
                 "make them an input of the model"
             )
     if missing:
         uses = unsupported(program, missing)
-        raise BadInput(f"{name} uses {uses}, which TVM lacks; rewrite the model without it")
+        raise NotImportable(f"{name} uses {uses}, which TVM lacks; rewrite the model without it")
     for node in program.graph.nodes:
         if node.op in ("call_function", "placeholder") and is_empty(node.meta.get("val")):
             if node.op == "placeholder" and node.name in program.graph_signature.user_inputs:
-                raise BadInput(f"{name} has an empty input, {node.name}; give it elements")
+                raise NotImportable(f"{name} has an empty input, {node.name}; give it elements")
             if node.op == "placeholder" and not node.users:
                 continue  # a weight that was only part of a larger tensor, for example
             origin = (
                 "" if node.op == "placeholder" else f", from {operator_name(node)}{where(node)}"
             )
-            raise BadInput(f"{name} has an empty tensor{origin}; rewrite the model without it")
+            raise NotImportable(f"{name} has an empty tensor{origin}; rewrite the model without it")
     for node in calls:
         if _depends_on_data(node.meta.get("val")):
             origin = f"from {operator_name(node)}{where(node)}"
-            raise BadInput(
+            raise NotImportable(
                 f"{name} has a shape that depends on data, {origin}; rewrite that part of it"
             )
 

@@ -10,18 +10,21 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tlmd.data.errors import BadInput
+from tlmd.data.errors import BadInput, NotImportable
 from tlmd.data.model_spec import Shapes
 from tlmd.models import call_structure, structure
 from tlmd.models.call_structure import CallStructure
 from tlmd.models.pytorch.archives import load_exported_program
+from tlmd.models.pytorch.state import kept_state, seeded
 from tlmd.models.pytorch.tensors import to_numpy, to_torch
 from tlmd.models.sources import (
+    InputInfo,
     ReferenceFunction,
     SourceModel,
     WrongNumberOfShapes,
     first_line,
     input_infos,
+    tensor_info,
 )
 from tlmd.models.structure import Node
 
@@ -48,7 +51,7 @@ class FlatModel:
 
         args, kwargs = self.call.arguments_of(self.tensors)
         try:
-            with torch.no_grad(), self.module.context():
+            with torch.no_grad(), self.module.context(), kept_state(self.module):
                 outputs = self.module.model(*args, **kwargs)
         except Exception as error:
             sizes = " ".join(",".join(map(str, value.shape)) for value in self.tensors)
@@ -61,15 +64,41 @@ class FlatModel:
         return node, [str(tensor.dtype).removeprefix("torch.") for tensor in tensors]
 
     def reference(self) -> ReferenceFunction:
-        """A function that runs it in eager mode on numpy arrays."""
+        """A function that runs it in eager mode on numpy arrays, and leaves its state as it was."""
 
         def run(*inputs: np.ndarray) -> list[np.ndarray]:
             import torch
 
-            with torch.no_grad():
+            with torch.no_grad(), kept_state(self.module), seeded():
                 return [to_numpy(output) for output in self.module(*map(to_torch, inputs))]
 
         return run
+
+    def imported(self) -> SourceModel:
+        """Export it and import it into TVM. Raises `BadInput`."""
+        from tlmd.models.output_dtypes import with_output_dtypes
+        from tlmd.models.pytorch.importer import import_program
+
+        outputs, dtypes = self.outputs()
+        relax = import_program(self.name, exported(self.name, self.module, self.tensors))
+        relax = with_output_dtypes(relax, dtypes)  # some differ inside of autocast
+        infos = input_infos(self.name, relax, self.tensors, self.call.input_names())
+        return self._source(relax, infos, outputs)
+
+    def unimported(self) -> SourceModel:
+        """It without a Relax module. Raises `BadInput` if it cannot run on its example."""
+        infos = tuple(
+            tensor_info(name, str(tensor.dtype).removeprefix("torch."), tensor.shape, tensor)
+            for name, tensor in zip(self.call.input_names(), self.tensors, strict=True)
+        )
+        return self._source(None, infos, self.outputs()[0])
+
+    def _source(self, relax: Any, infos: tuple[InputInfo, ...], outputs: Node) -> SourceModel:
+        example = tuple(to_numpy(tensor) for tensor in self.tensors)
+        reference = self.reference()
+        return SourceModel(
+            self.name, relax, infos, reference, self.call, outputs, example, self.module, self.notes
+        )
 
 
 def flattened(
@@ -99,29 +128,7 @@ def from_module(
 
     `example`, `shapes` and `caches`: as in `flattened`.
     """
-    return imported(flattened(name, module, example, shapes, caches))
-
-
-def imported(flat: FlatModel) -> SourceModel:
-    """Export the model and import it into TVM. Raises `BadInput`."""
-    from tlmd.models.output_dtypes import with_output_dtypes
-    from tlmd.models.pytorch.importer import import_program
-
-    outputs, dtypes = flat.outputs()
-    relax = import_program(flat.name, exported(flat.name, flat.module, flat.tensors))
-    relax = with_output_dtypes(relax, dtypes)  # some differ inside of autocast
-    infos = input_infos(flat.name, relax, flat.tensors, flat.call.input_names())
-    return SourceModel(
-        flat.name,
-        relax,
-        infos,
-        flat.reference(),
-        flat.call,
-        outputs,
-        tuple(to_numpy(tensor) for tensor in flat.tensors),
-        flat.module,
-        flat.notes,
-    )
+    return flattened(name, module, example, shapes, caches).imported()
 
 
 def flattened_pt2(path: Path, shapes: Shapes | None) -> FlatModel:
@@ -245,7 +252,9 @@ def exported(name: str, module: Any, example: Sequence[torch.Tensor]) -> Any:
             finally:
                 module.as_run = False
         reason = first_line(error)
-        raise BadInput(f"torch.export cannot export {name} ({reason}); change the model") from error
+        raise NotImportable(
+            f"torch.export cannot export {name} ({reason}); change the model"
+        ) from error
 
 
 @contextmanager

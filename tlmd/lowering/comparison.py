@@ -1,0 +1,157 @@
+"""Are the outputs of a compiled model those of the original?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import tvm
+from tvm import relax
+
+from tlmd.data.errors import Failed, NotImportable
+from tlmd.lowering.passes import quantisation
+from tlmd.models.sources import SourceModel, first_line
+
+if TYPE_CHECKING:
+    from tvm.ir import IRModule
+
+_TOLERANCE = {"float64": 1e-3, "float32": 1e-3, "float16": 2e-2, "bfloat16": 6e-2}
+_COARSE = 0.3  # of the formats with fewer bits
+_QUANTISED = 0.15  # another order of rounding shifts some activations by a step; seen: 0.024
+_STEPS = 1  # by which quantised integers may differ after another order of rounding
+
+Expected = list[tuple[list[np.ndarray], list[np.ndarray]]]
+"""Inputs, each set with the outputs of the original."""
+
+Run = Callable[[Sequence[np.ndarray]], list[np.ndarray]]
+
+
+def expected(source: SourceModel) -> tuple[Expected, str]:
+    """Inputs with the outputs of the original; or none of them, and a note why not."""
+    if source.reference is None:
+        return [], "the original cannot be run here: outputs were not compared"
+    found: Expected = []
+    sets = [list(source.example)] if source.example else []
+    if not sets or any(map(_shows_little, sets[0])):
+        sets.append(source.random_inputs(0))
+    for inputs in sets:
+        try:
+            found.append((inputs, [np.asarray(o) for o in source.reference(*inputs)]))
+        except Exception as error:
+            if not found:
+                reason = first_line(error)
+                return [], f"the original cannot be run ({reason}): outputs were not compared"
+            # The example works; random values need not be valid for the model.
+    return found, ""
+
+
+def _shows_little(array: np.ndarray) -> bool:
+    """Whether it is an array of floats of one value, such as zeros."""
+    return _is_float(array) and array.size > 1 and bool((array == array.reshape(-1)[0]).all())
+
+
+def _is_float(array: np.ndarray) -> bool:
+    return "float" in array.dtype.name  # the kind of bfloat16 is not that of floats in numpy
+
+
+def largest_error(source: SourceModel, executable: relax.VMExecutable, expected: Expected) -> float:
+    """The largest relative error of any output. Raises `NotImportable` if one is wrong."""
+    return largest_of(source, runner(executable), expected, tolerated(source))
+
+
+def tolerated(source: SourceModel) -> float:
+    """What an error of a float may be in any case, in a model that is imported into TVM."""
+    if quantisation.is_quantised(source.module):
+        return _QUANTISED
+    return _coarsest(source.module)
+
+
+def largest_of(source: SourceModel, run: Run, expected: Expected, least: float) -> float:
+    """As `largest_error`, for a function that runs the model; `least` as in `check_output`."""
+    names = [path or "the output" for path, _ in source.outputs.tensors()]
+    worst = 0.0
+    for inputs, outputs in expected:
+        actual = run(inputs)
+        if len(actual) != len(outputs):
+            raise NotImportable(f"{source.name} has {len(outputs)} outputs, TVM's {len(actual)}")
+        for name, a, e in zip(names, actual, outputs, strict=True):
+            worst = max(worst, check_output(source.name, name, a, e, least))
+    return worst
+
+
+def _coarsest(module: IRModule) -> float:
+    """What an output may be off because values on its way have 16 bits, whatever its own dtype."""
+    allowed = 0.0
+
+    def visit(expr: relax.Expr) -> None:
+        nonlocal allowed
+        kind = getattr(expr, "ty", None)
+        if isinstance(expr, relax.Call) and isinstance(kind, relax.TensorType):
+            half = str(kind.dtype) in ("float16", "bfloat16")
+            allowed = max(allowed, _TOLERANCE[str(kind.dtype)] if half else 0.0)
+
+    for function in module.functions.values():
+        if isinstance(function, relax.Function):
+            relax.analysis.post_order_visit(function, visit)
+    return allowed
+
+
+def runner(executable: relax.VMExecutable) -> Run:
+    """A function that runs an executable of this process."""
+    machine = relax.VirtualMachine(executable.jit(), tvm.cpu())
+
+    def run(inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+        try:
+            outputs = machine["main"](*(tvm.runtime.tensor(a) for a in inputs))
+        except Exception as error:
+            raise Failed(f"the compiled model cannot be run ({first_line(error)})") from error
+        listed = [outputs] if hasattr(outputs, "numpy") else list(outputs)
+        return [output.numpy() for output in listed]
+
+    return run
+
+
+def check_output(
+    model: str, name: str, actual: np.ndarray, expected: np.ndarray, least: float = 0.0
+) -> float:
+    """The error of one output relative to its largest value. Raises `NotImportable` if it is wrong.
+
+    An error of a float up to `least` is allowed in any case.
+    """
+    if actual.shape != expected.shape:
+        raise NotImportable(
+            f"TVM imports an operator of {model} wrongly: {name} has shape {actual.shape} "
+            f"instead of {expected.shape}; rewrite that part of the model"
+        )
+    if actual.dtype != expected.dtype:
+        raise NotImportable(
+            f"TVM imports an operator of {model} wrongly: {name} has dtype {actual.dtype} "
+            f"instead of {expected.dtype}; rewrite that part of the model"
+        )
+    error, allowed = output_error(actual, expected)
+    if not error <= (max(allowed, least) if _is_float(expected) else allowed):
+        raise NotImportable(
+            f"TVM imports an operator of {model} wrongly: {name} differs from the original "
+            f"(relative error {error:.1e}); nothing is tuned, rewrite that part of the model"
+        )
+    return error
+
+
+def output_error(actual: np.ndarray, expected: np.ndarray) -> tuple[float, float]:
+    """The error relative to the largest expected value, and how large it may be."""
+    kind = expected.dtype.name
+    if expected.size == 0:
+        return 0.0, 0.0
+    if expected.dtype.kind in "biu":
+        steps = _STEPS if kind in ("int8", "uint8") else 0
+        distance = np.abs(actual.astype(np.float64) - expected.astype(np.float64))
+        return float(max(distance.max() - steps, 0.0)), 0.0
+    a, e = actual.astype(np.float64), expected.astype(np.float64)
+    same = (a == e) | (np.isnan(a) & np.isnan(e))
+    with np.errstate(invalid="ignore"):
+        distance = np.where(same, 0.0, np.abs(a - e))
+    finite = np.abs(e[np.isfinite(e)])
+    scale = max(float(finite.max(initial=0.0)), 1e-30)
+    relative = float(np.nan_to_num(distance, nan=np.inf).max() / scale)
+    return relative, _TOLERANCE.get(kind, _COARSE)
