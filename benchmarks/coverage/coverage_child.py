@@ -28,8 +28,13 @@ from tvm_ffi import Shape
 from benchmarks.coverage.networks import lists, networks_onnx
 from tlmd.data.errors import BadInput
 from tlmd.data.model_spec import ModelSpec
-from tlmd.lowering import lowering
+from tlmd.data.types import TargetInfo
+from tlmd.lowering import acceptance, comparison, lowering
+from tlmd.lowering.preparation import LoweredModel, PreparedModel
 from tlmd.models import frontends
+from tlmd.models.parts import flow
+from tlmd.models.pytorch.state import seeded
+from tlmd.models.sources import SourceModel
 from tlmd.space.hardware import target as targets
 
 assert transformers  # imported for the children, which are forked from a process that has it
@@ -100,35 +105,61 @@ def examine(job: Job, channel: Any) -> None:
 def _with_tlmd(job: Job, progress: Progress) -> None:
     target = targets.resolve("native", 1)
     given = _values(job) if job.spec.endswith(".onnx") else None
+    spec = _spec(job, given[0] if given else [])
     with progress.stage("loaded"):
-        source = _load(job, given[0] if given else [])
-    reference: Any = source.reference
-    with progress.stage("lowered"):
-        lowered = lowering.lower(source.module, targets.tvm_target(target))
-        tasks = lowering.extract(lowered, target)
-    progress.send({"tasks": len(tasks)})
+        frontends.originals(spec)
+    with progress.stage("lowered"):  # whole or in parts, whatever its outputs are compared with
+        accepted = acceptance.accept(spec, target)
+    (model,) = accepted.models
+    share = 1.0 if model.is_whole else model.flow.tuned_share
+    progress.send({"tasks": len(accepted.tasks), "whole": model.is_whole, "share": share})
     with progress.stage("compiled"):
-        compiled = lowering.compile_model(lowered, targets.tvm_target(target))
-        machine = _machine(compiled.executable)
-    inputs = given[0] if given else source.random_inputs(_SEED)
+        programs = _programs(model, target)
+    inputs = given[0] if given else model.source.random_inputs(_SEED)
     with progress.stage("run"):
-        actual = _run(machine, inputs)
+        actual = _run_flow(model, programs, inputs)
     with progress.stage("right"):
+        reference: Any = model.source.reference
         if given is None and not _usable(reference, inputs):
             inputs = _leaves(_network(job)[1:])
-            actual = _run(machine, inputs)
-        expected = given[1] if given else _twice(reference, inputs)
-        _compare(actual, expected, progress)
+            actual = _run_flow(model, programs, inputs)
+        expected = given[1] if given else list(reference(*inputs))
+        if model.flow.repeatable:
+            _compare(actual, expected, progress)
 
 
-def _load(job: Job, inputs: Arrays) -> Any:
-    """Load a model; where tlmd asks for the shapes of its inputs, with those of `inputs`."""
+def _programs(model: PreparedModel, target: TargetInfo) -> list[Any]:
+    """What runs each part of a model."""
+    lowered = iter(model.lowered)
+    return [
+        comparison.for_arrays(_machine_of(next(lowered), target))
+        if isinstance(part.program, SourceModel)
+        else part.program
+        for part in model.flow.parts
+    ]
+
+
+def _machine_of(model: LoweredModel, target: TargetInfo) -> Any:
+    compiled = lowering.compile_model(model.lowered, targets.tvm_target(target))
+    machine = _machine(compiled.executable)
+    return lambda inputs: _run(machine, inputs)
+
+
+def _run_flow(model: PreparedModel, programs: list[Any], inputs: Arrays) -> Arrays:
+    run = flow.runner(model.flow, programs)
+    with seeded():
+        return list(map(comparison.as_array, run([value.copy() for value in inputs])))
+
+
+def _spec(job: Job, inputs: Arrays) -> ModelSpec:
+    """The model; where tlmd asks for the shapes of its inputs, with those of `inputs`."""
     try:
-        return frontends.load(ModelSpec(job.spec))
+        frontends.originals(ModelSpec(job.spec))
     except BadInput as error:
         if "--input-shape" not in str(error) or not inputs:
             raise
-    return frontends.load(ModelSpec(job.spec, tuple(array.shape for array in inputs)))
+        return ModelSpec(job.spec, tuple(array.shape for array in inputs))
+    return ModelSpec(job.spec)
 
 
 def _usable(reference: Any, inputs: Arrays) -> bool:
@@ -142,14 +173,6 @@ def _usable(reference: Any, inputs: Arrays) -> bool:
         return False
     floats = [output for output in outputs if output.dtype.kind == "f"]
     return all(np.isfinite(output).any() for output in floats)
-
-
-def _twice(reference: Any, inputs: Arrays) -> Arrays:
-    """The outputs of the original. Raises `ValueError` if it draws random numbers."""
-    outputs, again = (list(reference(*inputs)) for _ in range(2))
-    if any(relative_error(a, b) > _LIMIT for a, b in zip(again, outputs, strict=True)):
-        raise ValueError("the original gives other outputs in each run")
-    return outputs
 
 
 def _network(job: Job) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:

@@ -16,6 +16,9 @@ Written by `python -m benchmarks.coverage`. Networks have random weights, with r
 batch statistics, and mostly few layers and small inputs. Each is loaded, lowered, compiled without
 tuning, run and compared in a process of its own. "Right" means that no output differs from that of
 PyTorch, or from the given one, by more than 1e-3 of its largest value (1e-2 for 16-bit outputs).
+"Whole" are those that TVM compiles as a whole; of the others PyTorch or ONNX Runtime runs parts.
+"Tuned" is the share of the arithmetic that TVM compiles, on average. "Lowered" is the acceptance:
+lowering, compiling with a quick schedule and comparing with PyTorch or ONNX Runtime.
 """
 
 
@@ -26,7 +29,11 @@ def summary(rows: list[report.Row]) -> list[report.Row]:
         mine = [row for row in rows if row["group"] == group]
         reached = [STAGES.index(row["reached"]) if row["reached"] else -1 for row in mine]
         counts = {stage: sum(r >= i for r in reached) for i, stage in enumerate(STAGES)}
-        found.append({"group": group, "networks": len(mine), **counts})
+        right = [row for row in mine if row["reached"] == "right"]
+        shares = [row["share"] for row in right if "share" in row]
+        whole = {"whole": sum(row.get("whole", False) for row in right)} if shares else {}
+        share = {"share": round(sum(shares) / len(shares), 3)} if shares else {}
+        found.append({"group": group, "networks": len(mine), **counts, **whole, **share})
     return found
 
 
@@ -58,8 +65,9 @@ def _rates(now: report.Row, before: report.Row | None) -> str:
         if group in earlier:
             old = earlier[group]
             cells = [f"{old[stage]} -> {row[stage]}" for stage in STAGES]
+        cells += [str(row.get("whole", "")), f"{row['share']:.1%}" if "share" in row else ""]
         lines.append([group, str(row["networks"]), *cells])
-    return report.markdown_table(["group", "networks", *STAGES], lines)
+    return report.markdown_table(["group", "networks", *STAGES, "whole", "tuned"], lines)
 
 
 def _shared(document: report.Row, other: report.Row) -> list[report.Row]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tvm
@@ -11,6 +11,7 @@ from tvm import relax
 
 from tlmd.data.errors import Failed, NotImportable
 from tlmd.lowering.passes import quantisation
+from tlmd.models.pytorch.tensors import to_numpy
 from tlmd.models.sources import SourceModel, first_line
 
 if TYPE_CHECKING:
@@ -155,3 +156,13 @@ def output_error(actual: np.ndarray, expected: np.ndarray) -> tuple[float, float
     scale = max(float(finite.max(initial=0.0)), 1e-30)
     relative = float(np.nan_to_num(distance, nan=np.inf).max() / scale)
     return relative, _TOLERANCE.get(kind, _COARSE)
+
+
+def for_arrays(run: Run) -> Run:
+    """`run`, which takes arrays, for arrays and tensors of PyTorch."""
+    return lambda values: run(list(map(as_array, values)))
+
+
+def as_array(value: Any) -> np.ndarray:
+    """An array, or a tensor of PyTorch as one."""
+    return to_numpy(value) if hasattr(value, "data_ptr") else np.asarray(value)

@@ -24,7 +24,6 @@ from tlmd.models.parts.graph import Graph
 from tlmd.models.parts.graphs import graph_of, original_alone
 from tlmd.models.parts.levels import Group
 from tlmd.models.pytorch.state import seeded
-from tlmd.models.pytorch.tensors import to_numpy
 from tlmd.models.sources import Original, SourceModel, first_line
 from tlmd.space.hardware import target as targets
 
@@ -133,7 +132,7 @@ class Cutting:
             try:
                 comparison.largest_of(source, run, expected, least)
                 self._least = max(self._least, least)
-                return _of_arrays(run)
+                return comparison.for_arrays(run)
             except NotImportable as wrong:
                 error = wrong
         raise error
@@ -149,15 +148,6 @@ class Cutting:
         def run(inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
             whole = flows.runner(model.flow, programs)
             with seeded():
-                return list(map(_as_array, whole([value.copy() for value in inputs])))
+                return list(map(comparison.as_array, whole([value.copy() for value in inputs])))
 
         return comparison.largest_of(model.source, run, expected, self._least)
-
-
-def _of_arrays(run: Run) -> Run:
-    """`run`, which takes arrays, for arrays and tensors."""
-    return lambda values: run(list(map(_as_array, values)))
-
-
-def _as_array(value: Any) -> np.ndarray:
-    return value if isinstance(value, np.ndarray) else to_numpy(value)
