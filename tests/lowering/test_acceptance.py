@@ -48,6 +48,14 @@ def test_a_crash_is_one_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_an_operator_that_crashes_the_compiler_stays_in_pytorch(tmp_path: Path) -> None:
+    found = tlmd.check(f"{HERE}:crashes_the_importer", state_dir=tmp_path)
+    (note,) = found["notes"]
+    assert "left to PyTorch: aten.sin" in note
+    assert found["error"] < 1e-5 and found["tasks"] > 0
+
+
+@pytest.mark.slow
 def test_limits_of_time_and_memory(tmp_path: Path) -> None:
     seconds = {"check.stage_seconds": 6}
     assert "takes more than 6 s (check.stage_seconds)" in refused("hangs", tmp_path, **seconds)

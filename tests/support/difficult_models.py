@@ -95,3 +95,30 @@ def forks_and_prints() -> tuple[nn.Module, dict[str, Any]]:
     print("hello")
     os.write(1, b"raw output")
     return structured()
+
+
+class Sine(nn.Module):
+    """Two layers before and after an operator."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.before = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 32))
+        self.after = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 32))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.as_tensor(self.after(torch.sin(self.before(x))))
+
+
+def crashes_the_importer() -> tuple[nn.Module, tuple[torch.Tensor]]:
+    """TVM's importer ends the process at one of its operators."""
+    from tlmd.models.parts import torch_graph
+    from tlmd.models.pytorch import importer
+    from tlmd.models.pytorch.operators import converters
+
+    def crash(*_: Any) -> NoReturn:
+        ctypes.string_at(0)
+        raise AssertionError
+
+    for module in (importer, torch_graph):
+        module.converters = lambda: converters() | {"sin.default": crash}  # type: ignore[attr-defined]
+    return Sine().eval(), (torch.randn(4, 32),)

@@ -45,6 +45,9 @@ class AcceptRequest:
     tasks: str
     """The file to which the tasks are written. Empty: none."""
 
+    after_crash: str = ""
+    """How an earlier process for this model was ended by the compiler. Empty: there was none."""
+
 
 @dataclass(frozen=True)
 class DeliverRequest:
@@ -73,7 +76,7 @@ def handle(channel: Channel) -> None:
     target = targets.resolve(request.target, len(request.run))
     if request.tasks:  # they are to be measured
         host_cpu.check(target)
-    accepted = acceptance.accept(request.spec, target, channel.stage)
+    accepted = acceptance.accept(request.spec, target, channel.stage, request.after_crash)
     tasks = accepted.tasks
     direct = [task for task in tasks if not task.alternative]
     source = accepted.models[0].source

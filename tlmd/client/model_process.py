@@ -10,6 +10,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -17,6 +18,7 @@ from typing import Any
 from tlmd.client.model_child import AcceptRequest, DeliverRequest
 from tlmd.data import wire
 from tlmd.data.config import Config
+from tlmd.data.errors import Crashed
 from tlmd.data.model_spec import ModelSpec
 from tlmd.export.tune_result import TuneResult
 from tlmd.measure.cores.core_plan import CoreLayout
@@ -27,11 +29,14 @@ class ModelProcess:
     """Call `accept` first, then, for a job, `deliver`. A context manager that ends the process."""
 
     def __init__(self, spec: ModelSpec, config: Config, log: Path) -> None:
-        self._spec = spec
-        paths = os.pathsep.join(dict.fromkeys([str(Path.cwd()), *filter(None, sys.path[:1])]))
-        self._child = GuardedChild(
-            "tlmd.client.model_child", log, config.check, spec.name, str(Path.cwd()), paths
-        )
+        self._spec, self._config, self._log = spec, config, log
+        self._child = self._start()
+
+    def _start(self) -> GuardedChild:
+        here = str(Path.cwd())
+        paths = os.pathsep.join(dict.fromkeys([here, *filter(None, sys.path[:1])]))
+        module, limits = "tlmd.client.model_child", self._config.check
+        return GuardedChild(module, self._log, limits, self._spec.name, here, paths)
 
     def __enter__(self) -> ModelProcess:
         return self
@@ -54,11 +59,20 @@ class ModelProcess:
     ) -> dict[str, Any]:
         """The report on the model once it works; its tasks are written to `tasks`.
 
-        Raises `BadInput` if it does not work, and `Failed`.
+        If the model ends the process, another one tries its parts with care. Raises `BadInput` if
+        it does not work, and `Failed`.
         """
         request = AcceptRequest(
             self._spec, target, layout.run, layout.build, is_slot_busy, str(tasks or "")
         )
+        try:
+            return self._accept(request, on_stage)
+        except Crashed as crash:
+            self._child.kill("")
+            self._child = self._start()
+            return self._accept(replace(request, after_crash=str(crash)), on_stage)
+
+    def _accept(self, request: AcceptRequest, on_stage: Callable[[str], None]) -> dict[str, Any]:
         self._child.send("accept", wire.pack(request))
         accepted: dict[str, Any] = {}
         for kind, payload in self._child.messages("accepted"):

@@ -10,13 +10,13 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tlmd.corpus.corpus import CORPORA, held_out_ids, training_tasks
 from tlmd.data import wire
 from tlmd.data.config import CheckConfig
-from tlmd.data.errors import BadInput, Failed
+from tlmd.data.errors import BadInput, Crashed, Failed
 from tlmd.data.model_spec import ModelSpec
 from tlmd.data.types import TargetInfo, Task
 from tlmd.processes.guarded_child import STAGE, Channel, GuardedChild, serve
@@ -42,6 +42,9 @@ class ExtractionRequest:
     cache_dir: str = ""
     """Folder for the tasks of a corpus, because lowering one takes 5 to 15 minutes."""
 
+    after_crash: str = ""
+    """How an earlier process for this model was ended by the compiler. Empty: there was none."""
+
 
 class TaskExtractor:
     """Runs one child process. `cancel` may be called from another thread than `run`."""
@@ -60,8 +63,23 @@ class TaskExtractor:
     ) -> None:
         """Call `on_tasks` with each portion of tasks, and `on_stage` with what is being done.
 
-        Raises `BadInput` and `Failed`.
+        If a model ends the process, another one tries its parts with care. Raises `BadInput` and
+        `Failed`.
         """
+        try:
+            self._run(request, cwd, on_tasks, on_stage)
+        except Crashed as crash:
+            if not request.model.name:
+                raise
+            self._run(replace(request, after_crash=str(crash)), cwd, on_tasks, on_stage)
+
+    def _run(
+        self,
+        request: ExtractionRequest,
+        cwd: str,
+        on_tasks: Callable[[list[Task]], None],
+        on_stage: Callable[[str], None],
+    ) -> None:
         if self._cancelled:
             raise Failed("it was cancelled")
         subject = request.model.name or f"corpus {request.corpus}"
@@ -98,7 +116,7 @@ def tasks_of(request: ExtractionRequest, on_stage: Callable[[str], None]) -> Ite
         tasks = read_tasks(Path(request.corpus))
         yield tasks if request.slot else [host_cpu.of_this_machine(task) for task in tasks]
     else:
-        yield accept(request.model, target, on_stage).tasks
+        yield accept(request.model, target, on_stage, request.after_crash).tasks
 
 
 def _cached(name: str, cache: Path, target: TargetInfo) -> Iterator[list[Task]]:

@@ -21,6 +21,10 @@ class BadInput(TlmdError):
     exit_code = 2
 
 
+class Crashed(BadInput):
+    """The process that held a model was ended by a signal, such as that of an invalid address."""
+
+
 class NotImportable(BadInput):
     """TVM cannot import or compile a model or a part of it; its own framework may run it."""
 

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from tlmd.data.errors import BadInput, NotImportable, TlmdError
 from tlmd.data.model_spec import ModelSpec
 from tlmd.data.types import TargetInfo, Task
-from tlmd.lowering import comparison, cutting, lowering, quick_schedule
+from tlmd.lowering import comparison, cutting, isolation, lowering, quick_schedule
 from tlmd.lowering.preparation import (
     LoweredModel,
     PreparedModel,
@@ -55,21 +55,30 @@ class Accepted:
 
 
 def accept(
-    spec: ModelSpec, target: TargetInfo, on_stage: Callable[[str], None] = lambda _: None
+    spec: ModelSpec,
+    target: TargetInfo,
+    on_stage: Callable[[str], None] = lambda _: None,
+    after_crash: str = "",
 ) -> Accepted:
     """Check that tlmd can tune a model. Raises `BadInput` and `Failed` with the cause.
 
-    `on_stage` is called with the name of each stage when it begins.
+    `on_stage` is called with the name of each stage when it begins. `after_crash`: how the compiler
+    has ended an earlier process for this model; each part is tried in a process of its own first.
     """
+    if after_crash:
+        isolation.prepare()
     stages = _TimedStages(spec.name, on_stage)
     loaded = stages.run("loading the model", lambda: frontends.originals(spec))
     errors, notes, models = list[float](), list[str](), list[PreparedModel]()
     functions: dict[str, Any] = {}
     for one, original in loaded:
         try:
+            if after_crash:
+                raise NotImportable(after_crash)
             model, error, told = _whole(one, original, target, functions, stages)
         except NotImportable as refusal:
-            model, error, told = _in_parts(one, original, target, functions, stages, refusal)
+            parts = _Parts(one, original, target, functions, stages, bool(after_crash))
+            model, error, told = parts.accept(refusal)
         models.append(model)
         errors += [] if error is None else [error]
         notes += told
@@ -130,31 +139,39 @@ def _whole(
     return whole(model), error, [*source.notes, *notes]
 
 
-def _in_parts(
-    spec: ModelSpec,
-    original: Original,
-    target: TargetInfo,
-    functions: dict[str, Any],
-    stages: _TimedStages,
-    refusal: NotImportable,
-) -> Checked:
-    """A model of which TVM compiles parts. Raises `BadInput` if the framework cannot run it."""
-    source = original.unimported()
-    expected, note = comparison.expected(source)
-    if not expected:
-        raise BadInput(f"{refusal}; {note}") from refusal
-    here = _runs_here(target)
-    work = cutting.Cutting(spec, original, target, functions, here, stages.tell)
-    flow, lowered = stages.run("finding the parts that TVM can compile", work.parts)
-    model, error = PreparedModel(spec, source, flow, lowered), None
-    if here and flow.repeatable:
-        try:
-            error = stages.run("comparing its outputs", lambda: work.compare(model, expected))
-        except NotImportable as wrong:  # the graph does not compute what the model does
-            refusal = wrong
-            model = PreparedModel(spec, source, original_alone(spec, original), ())
-            error = work.compare(model, expected)
-    return model, error, [*source.notes, _on_parts(model, refusal)]
+@dataclass
+class _Parts:
+    """A model of which TVM compiles parts."""
+
+    spec: ModelSpec
+    original: Original
+    target: TargetInfo
+    functions: dict[str, Any]
+    stages: _TimedStages
+    isolates: bool
+
+    def accept(self, refusal: NotImportable) -> Checked:
+        """Find and compare the parts. Raises `BadInput` if the framework cannot run the model."""
+        source = self.original.unimported()
+        expected, note = comparison.expected(source)
+        if not expected:
+            raise BadInput(f"{refusal}; {note}") from refusal
+        compares, tell = _runs_here(self.target), self.stages.tell
+        cut = cutting.Cutting(
+            self.spec, self.original, self.target, self.functions, compares, self.isolates, tell
+        )
+        flow, lowered = self.stages.run("finding the parts that TVM can compile", cut.parts)
+        model, error = PreparedModel(self.spec, source, flow, lowered), None
+        if compares and flow.repeatable:
+            try:
+                error = self.stages.run(
+                    "comparing its outputs", lambda: cut.compare(model, expected)
+                )
+            except NotImportable as wrong:  # the graph does not compute what the model does
+                refusal, alone = wrong, original_alone(self.spec, self.original)
+                model = PreparedModel(self.spec, source, alone, ())
+                error = cut.compare(model, expected)
+        return model, error, [*source.notes, _on_parts(model, refusal)]
 
 
 def _on_parts(model: PreparedModel, refusal: NotImportable) -> str:

@@ -27,6 +27,7 @@ from tlmd.data.types import TargetInfo, Task
 from tlmd.lowering import lowering
 from tlmd.lowering.identity import task_id
 from tlmd.lowering.passes import rewrites
+from tlmd.lowering.tunable import is_tunable
 from tlmd.space.hardware.target import has_bf16, has_features, has_vnni, tvm_target, vector_unit
 
 _WORTH_TRYING = 1.5  # times the least work of a group
@@ -118,7 +119,7 @@ def direct_tasks(lowered: IRModule, chosen: Mapping[str, Task]) -> dict[str, str
     """Names of tunable functions after `substitute` -> the ids of their direct tasks."""
     direct = {}
     for var, function in lowered.functions.items():
-        if lowering.is_tunable(function):
+        if is_tunable(function):
             key = task_id(lowering.tuning_module(function))
             direct[chosen[key].name if key in chosen else str(var.name_hint)] = key
     return direct
@@ -133,7 +134,7 @@ def substitute(lowered: IRModule, chosen: Mapping[str, Task]) -> IRModule:
         return lowered
     functions: dict[Any, Task] = {}
     for var, function in lowered.functions.items():
-        if lowering.is_tunable(function):
+        if is_tunable(function):
             task = chosen.get(task_id(lowering.tuning_module(function)))
             if task is not None:
                 functions[var] = task

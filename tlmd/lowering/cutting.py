@@ -15,7 +15,7 @@ import numpy as np
 from tlmd.data.errors import NotImportable, TlmdError
 from tlmd.data.model_spec import ModelSpec
 from tlmd.data.types import TargetInfo
-from tlmd.lowering import comparison, lowering, quick_schedule
+from tlmd.lowering import comparison, isolation, lowering, quick_schedule
 from tlmd.lowering.comparison import Expected, Run
 from tlmd.lowering.preparation import LoweredModel, PreparedModel, lower_source
 from tlmd.models.parts import flow as flows
@@ -31,7 +31,11 @@ _MOST_SEARCHES = 24  # for operators at fault; then the parts that fail stay in 
 
 
 class Cutting:
-    """Finds the parts of one model. `compares`: whether their outputs can be compared here."""
+    """Finds the parts of one model.
+
+    `compares`: whether their outputs can be compared here. `isolates`: each part is tried in a fork
+    first, after `isolation.prepare`.
+    """
 
     def __init__(
         self,
@@ -40,10 +44,12 @@ class Cutting:
         target: TargetInfo,
         functions: dict[str, Any],
         compares: bool,
+        isolates: bool,
         tell: Callable[[str], None],
     ) -> None:
         self._spec, self._original, self._target = spec, original, target
-        self._functions, self._compares, self._tell = functions, compares, tell
+        self._functions, self._tell = functions, tell
+        self._compares, self._isolates = compares, isolates
         self._found: dict[tuple[int, ...], LoweredModel | TlmdError] = {}
         self._runs: dict[tuple[int, ...], Run] = {}
         self._tuned_runs: list[Run] = []
@@ -113,6 +119,11 @@ class Cutting:
         return found
 
     def _tried(self, graph: Graph, nodes: tuple[int, ...]) -> LoweredModel:
+        if self._isolates:
+            isolation.check(lambda: self._tried_here(graph, nodes))
+        return self._tried_here(graph, nodes)
+
+    def _tried_here(self, graph: Graph, nodes: tuple[int, ...]) -> LoweredModel:
         model = lower_source(self._spec, graph.source(nodes), self._target, self._functions)
         if self._compares:
             takes, gives = graph.borders(nodes)

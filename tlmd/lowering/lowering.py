@@ -31,6 +31,7 @@ from tlmd.lowering.passes.padding import FoldPadding
 from tlmd.lowering.passes.projections import CombineProjections
 from tlmd.lowering.passes.quantisation import IntegerProducts, SpellOutScales
 from tlmd.lowering.passes.transposed_convolution import TransposedConvolutions
+from tlmd.lowering.tunable import is_tunable
 from tlmd.space import gpu_default
 
 # Channels last: the innermost loop then runs over contiguous channels for all image sizes.
@@ -41,7 +42,6 @@ _LAYOUTS = {
     "relax.nn.conv3d": ["NDHWC", "DHWIO"],
     "relax.nn.conv2d_transpose": ["NCHW", "IOHW"],
 }
-_SCHEDULED = "tirx.is_scheduled"
 
 
 @dataclass(frozen=True)
@@ -238,14 +238,6 @@ def _constants(sites: list[Any]) -> tuple[int, ...]:
         for call in sites
     ]
     return tuple(sorted(set.intersection(*per_call)))
-
-
-def is_tunable(func: tvm.tirx.PrimFunc) -> bool:
-    """Whether a function is made of blocks and not scheduled; TVM writes some as plain loops."""
-    if not isinstance(func, tvm.tirx.PrimFunc) or (func.attrs and func.attrs.get(_SCHEDULED)):
-        return False
-    block = getattr(func.body, "block", None)
-    return block is not None and block.name_hint == "root"
 
 
 def _flops(module: IRModule) -> float:

@@ -25,7 +25,7 @@ import msgpack
 import psutil
 
 from tlmd.data.config import CheckConfig
-from tlmd.data.errors import BadInput, Failed, TlmdError
+from tlmd.data.errors import BadInput, Crashed, Failed, TlmdError
 from tlmd.processes import children, shadows
 
 _HEADER = struct.Struct("<I")
@@ -33,6 +33,7 @@ _WATCH_S = 0.2
 _LATE_S = 1.0  # by which a watch that was suspended wakes up at least
 _MOST_LOGGED = 1 << 20  # bytes
 _PR_SET_PDEATHSIG = 1
+_CRASHES = (signal.SIGSEGV, signal.SIGABRT, signal.SIGFPE, signal.SIGILL, signal.SIGBUS)
 STAGE, ERROR = "stage", "error"
 
 
@@ -97,8 +98,8 @@ class GuardedChild:
     def messages(self, last: str) -> Iterator[tuple[str, Any]]:
         """Yield the messages of the child up to the one of kind `last`.
 
-        Raises `BadInput` or `Failed` with the error of the child, and `BadInput` if it dies or
-        exceeds a limit.
+        Raises `BadInput` or `Failed` with the error of the child, `Crashed` if a signal ends it,
+        and `BadInput` if it exceeds a limit.
         """
         assert self._process.stdout is not None
         while True:
@@ -171,9 +172,8 @@ class GuardedChild:
             how = signal.Signals(-code).name + (
                 ", out of memory?" if code == -signal.SIGKILL else ""
             )
-        return BadInput(
-            f"{self._stage}: {self._subject} ended the process ({how}); see {self._log}"
-        )
+        kind = Crashed if -code in _CRASHES else BadInput
+        return kind(f"{self._stage}: {self._subject} ended the process ({how}); see {self._log}")
 
     def _logged(self) -> str:
         """What the child has written to the log."""

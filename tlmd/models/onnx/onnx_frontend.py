@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -48,7 +48,7 @@ class OnnxModel:
         """The model without a Relax module. Raises `BadInput` if nothing here can run it."""
         reference = onnx_runtime.reference(self.path, self.proto)
         if reference is None:
-            raise BadInput(f"ONNX Runtime cannot run {self.path}; export it again")
+            raise BadInput(f"ONNX Runtime cannot run {self.path}{onnx_runtime.obstacle(self.path)}")
         infos = tuple(
             tensor_info(value.name, _dtype(value), self.shapes[value.name])
             for value in onnx_runtime.inputs(self.proto)
@@ -64,7 +64,8 @@ class OnnxModel:
         )
         count = len(self.proto.graph.output)
         outputs = Node("list", tuple(Node("tensor", value=index) for index in range(count)))
-        return SourceModel(self.path.stem, module, infos, reference, call, outputs)
+        source = SourceModel(self.path.stem, module, infos, reference, call, outputs)
+        return source if _runs(source) else _without_zeros(source)
 
 
 def read(path: Path, shapes: Shapes | None) -> OnnxModel:
@@ -143,6 +144,24 @@ def _output_dtypes(model: onnx.ModelProto) -> list[str]:
 
     types = [value.type.tensor_type.elem_type for value in model.graph.output]
     return [helper.tensor_dtype_to_np_dtype(kind).name if kind else "" for kind in types]
+
+
+def _runs(source: SourceModel) -> bool:
+    """Whether the original takes random inputs."""
+    if source.reference is None or not any("int" in info.dtype for info in source.inputs):
+        return True
+    try:
+        source.reference(*source.random_inputs(0))
+    except Exception:
+        return False
+    return True
+
+
+def _without_zeros(source: SourceModel) -> SourceModel:
+    """The model with random integers from 1 on, if it takes these: it may divide by them."""
+    infos = tuple(replace(info, low=1) for info in source.inputs)
+    other = replace(source, inputs=infos)
+    return other if _runs(other) else source
 
 
 def _dtype(value: Any) -> str:

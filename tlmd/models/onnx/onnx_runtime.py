@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tlmd.models.sources import ReferenceFunction
+from tlmd.models.sources import ReferenceFunction, first_line
 
 if TYPE_CHECKING:
     import onnx
@@ -52,6 +52,17 @@ def reference(path: Path, model: onnx.ModelProto) -> ReferenceFunction | None:
         return [np.asarray(output) for output in outputs]
 
     return run
+
+
+def obstacle(path: Path) -> str:
+    """Why ONNX Runtime cannot run the model of a file, as the end of a sentence."""
+    if not is_installed():
+        return "; pip install 'tlmd[onnx]'"
+    try:
+        session(str(path))
+    except Exception as error:
+        return f" ({first_line(error)})"
+    return ""
 
 
 def inputs(model: onnx.ModelProto) -> list[Any]:
