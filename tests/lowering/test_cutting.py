@@ -5,15 +5,20 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import onnx
 import pytest
 import torch
 
 from tests.support import models_in_parts
+from tests.support.onnx_models import node, onnx_model
 from tlmd.data.errors import BadInput, NotImportable
 from tlmd.data.model_spec import ModelSpec
-from tlmd.lowering import acceptance
+from tlmd.lowering import acceptance, trial_inputs
+from tlmd.models.parts.flow import runner
+from tlmd.models.parts.onnx_program import OnnxProgram
 from tlmd.models.parts.torch_graph import TorchGraph
-from tlmd.models.pytorch import operators
+from tlmd.models.pytorch import operators, torch_frontend
 from tlmd.models.sources import SourceModel
 from tlmd.space.hardware import target as targets
 
@@ -90,12 +95,10 @@ def test_an_operator_that_is_imported_wrongly_stays_alone(monkeypatch: pytest.Mo
 
 
 def test_what_nothing_can_run_is_refused(tmp_path: Path) -> None:
-    import onnx
-
     path = models_in_parts.onnx_file("custom", tmp_path)
     model = onnx.load(path)
-    for node in model.graph.node:
-        node.op_type = node.op_type.replace("CDist", "NobodyHasIt")
+    for one in model.graph.node:
+        one.op_type = one.op_type.replace("CDist", "NobodyHasIt")
     onnx.save(model, path)
     with pytest.raises(BadInput, match="ONNX Runtime cannot run") as caught:
         accepted(str(path))
@@ -104,12 +107,47 @@ def test_what_nothing_can_run_is_refused(tmp_path: Path) -> None:
 
 def test_the_state_is_not_changed_by_looking() -> None:
     model, example = models_in_parts.counting()
-    from tlmd.models.pytorch import torch_frontend
-
     flat = torch_frontend.flattened("counting", model, example)
     with pytest.raises(NotImportable, match="changes its buffer"):
         flat.imported()
-    graph = TorchGraph(flat)
+    graph = TorchGraph(flat, [[value.numpy() for value in example]])
     assert len(graph.state) == len(graph.writes) == 1
     assert isinstance(graph.source(range(len(graph.takes))), SourceModel)
     assert torch.equal(torch.as_tensor(model.count), torch.zeros(32))
+
+
+def test_a_model_for_which_no_inputs_are_known_stays_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "reshape.onnx"
+    x, shape = np.ones((2, 6), np.float32), np.array([3, 4], np.int64)
+    onnx.save(onnx_model(node("Reshape", "x s"), {"x": x, "s": shape}), path)
+    found = accepted(str(path))
+    assert kinds(found) == ["OnnxProgram"] and not found.models[0].can_be_run
+    assert found.error is None and "outputs were not compared" in found.notes[0]
+
+
+def test_values_that_a_model_looks_for_are_tried(tmp_path: Path) -> None:
+    path = tmp_path / "infinite.onnx"
+    nodes = [node("IsInf", "x", "i", detect_negative=0), node("Where", "i x h", "y")]
+    x = np.ones((2, 6), np.float32)
+    onnx.save(onnx_model(nodes, {"x": x}, {"h": np.full((2, 6), 7, np.float32)}), path)
+    found = accepted(str(path))
+    assert found.error == 0.0
+    (part,) = found.models[0].flow.parts
+    assert isinstance(part.program, OnnxProgram)
+    run = runner(found.models[0].flow, [part.program])
+    x[0, :3] = [np.inf, -np.inf, np.nan]
+    (y,) = run([x])
+    assert np.array_equal(y[0], [np.inf, 7, 7, 7, 7, 7])
+
+
+def test_masks_that_hide_all_are_tried() -> None:
+    class Masked(torch.nn.Module):
+        def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+            hidden = x.masked_fill(~mask, float("-inf"))
+            return torch.softmax(hidden, -1).nan_to_num(0.0)
+
+    example = (torch.randn(3, 8), torch.ones(3, 8, dtype=torch.bool))
+    flat = torch_frontend.flattened("masked", Masked().eval(), example)
+    sets, _ = trial_inputs.expected(flat.unimported())
+    assert [bool(mask.any()) for (_, mask), _ in sets] == [True, False]
+    assert not sets[1][1][0].any()

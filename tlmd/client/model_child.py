@@ -69,6 +69,7 @@ def handle(channel: Channel) -> None:
     request = wire.unpack(AcceptRequest, message[1])
     if request.is_slot_busy:
         _leave_run_cores(request.build)
+    from tlmd.export import reports
     from tlmd.lowering import acceptance
     from tlmd.space.hardware import host_cpu
     from tlmd.space.hardware import target as targets
@@ -94,6 +95,7 @@ def handle(channel: Channel) -> None:
         "notes": list(accepted.notes),
         "target": asdict(target),
     }
+    report |= reports.left_to_framework(accepted.models[0].flow)
     channel.send("accepted", report)
     _leave_run_cores(request.build)
     message = channel.receive()

@@ -128,11 +128,11 @@ def deliver(
         with _reserved_slot(state_dir, cores):
             build.choose(cores)
             result.shares = _shares(result, target, cores)
-            times = build.measure(cores)
+            times = build.measure(cores) if all(m.can_be_run for m in models) else None
         build.write_runners()
         if lowered and out is not None:
             _write_lowered(models, result, out)
-    tuned_model = _result(result, build, times[0], started_at, out)
+    tuned_model = _result(result, build, times[0] if times else None, started_at, out)
     if out is not None:
         reports.write(out, tuned_model)
     return tuned_model
@@ -212,11 +212,14 @@ class _Build:
 def _result(
     result: reports.Result,
     build: _Build,
-    times: WholeModelTimes,
+    times: WholeModelTimes | None,
     started_at: float,
     out: Path | None,
 ) -> TuneResult:
     """The result with the times of the first set of input shapes."""
+    if times is None:
+        document = result.summary(time.monotonic() - started_at, None)
+        return TuneResult(document | reports.left_to_framework(build.flow), out, None, False)
     if is_sum := times.untuned_ms is None:
         times = replace(times, untuned_ms=sum(one.sum_ms for one in build.untuned[0]))
     document = result.summary(time.monotonic() - started_at, (times, build.tuned[0]))

@@ -178,7 +178,8 @@ def write(out: Path, result: TuneResult) -> None:
     """Write ``summary.json`` and ``report.html`` to `out`. Raises `Failed` on a full disk."""
     try:
         (out / "summary.json").write_text(json.dumps(result.summary, indent=1) + "\n")
-        (out / "report.html").write_text(_page(result), "utf-8")
+        if result.summary["e2e"] is not None:
+            (out / "report.html").write_text(_page(result), "utf-8")
     except OSError as error:
         raise Failed(f"cannot write the results to {out}: {error.strerror}") from error
 

@@ -12,10 +12,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from tlmd.data.errors import BadInput, NotImportable, TlmdError
+from tlmd.data.errors import NotImportable, TlmdError
 from tlmd.data.model_spec import ModelSpec
 from tlmd.data.types import TargetInfo, Task
-from tlmd.lowering import comparison, cutting, isolation, lowering, quick_schedule
+from tlmd.lowering import (
+    comparison,
+    cutting,
+    isolation,
+    lowering,
+    quick_schedule,
+    trial_inputs,
+)
 from tlmd.lowering.preparation import (
     LoweredModel,
     PreparedModel,
@@ -72,13 +79,8 @@ def accept(
     errors, notes, models = list[float](), list[str](), list[PreparedModel]()
     functions: dict[str, Any] = {}
     for one, original in loaded:
-        try:
-            if after_crash:
-                raise NotImportable(after_crash)
-            model, error, told = _whole(one, original, target, functions, stages)
-        except NotImportable as refusal:
-            parts = _Parts(one, original, target, functions, stages, bool(after_crash))
-            model, error, told = parts.accept(refusal)
+        attempt = _Attempt(one, original, target, functions, stages)
+        model, error, told = attempt.accept(after_crash)
         models.append(model)
         errors += [] if error is None else [error]
         notes += told
@@ -121,55 +123,68 @@ Checked = tuple[PreparedModel, float | None, list[str]]
 """A model, the largest error of its outputs, and notes."""
 
 
-def _whole(
-    spec: ModelSpec,
-    original: Original,
-    target: TargetInfo,
-    functions: dict[str, Any],
-    stages: _TimedStages,
-) -> Checked:
-    """A model that TVM compiles as a whole. Raises `NotImportable` if it cannot."""
-    source = stages.run("loading the model", original.imported)
-    model = stages.run(
-        "lowering it to tasks", lambda: lower_source(spec, source, target, functions)
-    )
-    if not _runs_here(target):
-        return whole(model), None, list(source.notes)
-    error, notes = stages.run("comparing its outputs", lambda: _compare(model, target))
-    return whole(model), error, [*source.notes, *notes]
-
-
 @dataclass
-class _Parts:
-    """A model of which TVM compiles parts."""
+class _Attempt:
+    """One model for one set of input shapes: as a whole if TVM can do that, else in parts."""
 
     spec: ModelSpec
     original: Original
     target: TargetInfo
     functions: dict[str, Any]
     stages: _TimedStages
-    isolates: bool
 
-    def accept(self, refusal: NotImportable) -> Checked:
-        """Find and compare the parts. Raises `BadInput` if the framework cannot run the model."""
-        source = self.original.unimported()
-        expected, note = comparison.expected(source)
-        if not expected:
-            raise BadInput(f"{refusal}; {note}") from refusal
-        compares, tell = _runs_here(self.target), self.stages.tell
-        cut = cutting.Cutting(
-            self.spec, self.original, self.target, self.functions, compares, self.isolates, tell
+    inspects: bool = False
+    """Whether the model looks for NaN or infinity, as far as that is known."""
+
+    def accept(self, after_crash: str) -> Checked:
+        """Find what TVM compiles. Raises `BadInput` if the framework cannot run the model."""
+        try:
+            if after_crash:
+                raise NotImportable(after_crash)
+            return self._whole()
+        except NotImportable as refusal:
+            return self._in_parts(refusal, bool(after_crash))
+
+    def _whole(self) -> Checked:
+        """The whole model. Raises `NotImportable` if TVM cannot compile it rightly."""
+        spec, target = self.spec, self.target
+        source = self.stages.run("loading the model", self.original.imported)
+        self.inspects = trial_inputs.inspects(source.module)
+        model = self.stages.run(
+            "lowering it to tasks", lambda: lower_source(spec, source, target, self.functions)
         )
-        flow, lowered = self.stages.run("finding the parts that TVM can compile", cut.parts)
-        model, error = PreparedModel(self.spec, source, flow, lowered), None
+        if not _runs_here(target):
+            return whole(model), None, list(source.notes)
+        error, notes = self.stages.run(
+            "comparing its outputs", lambda: _compare(model, target, self.inspects)
+        )
+        return whole(model), error, [*source.notes, *notes]
+
+    def _in_parts(self, refusal: NotImportable, isolates: bool) -> Checked:
+        spec, original = self.spec, self.original
+        source = original.unimported()
+        expected, note = trial_inputs.expected(source, self.inspects)
+        if not expected:
+            # Some inputs are right for it, but nothing says which.
+            alone = original_alone(spec, original)
+            model = PreparedModel(spec, source, alone, (), can_be_run=False)
+            return model, None, [*source.notes, note, _on_parts(model, refusal)]
+        compares, examples = _runs_here(self.target), [inputs for inputs, _ in expected]
+        cut = cutting.Cutting(
+            spec, self.target, self.functions, compares, isolates, self.stages.tell
+        )
+        flow, lowered = self.stages.run(
+            "finding the parts that TVM can compile", lambda: cut.parts(original, examples)
+        )
+        model, error = PreparedModel(spec, source, flow, lowered), None
         if compares and flow.repeatable:
             try:
                 error = self.stages.run(
                     "comparing its outputs", lambda: cut.compare(model, expected)
                 )
             except NotImportable as wrong:  # the graph does not compute what the model does
-                refusal, alone = wrong, original_alone(self.spec, self.original)
-                model = PreparedModel(self.spec, source, alone, ())
+                refusal, alone = wrong, original_alone(spec, original)
+                model = PreparedModel(spec, source, alone, ())
                 error = cut.compare(model, expected)
         return model, error, [*source.notes, _on_parts(model, refusal)]
 
@@ -198,9 +213,11 @@ def _runs_here(target: TargetInfo) -> bool:
     return not host_cpu.missing_for(target)
 
 
-def _compare(model: LoweredModel, target: TargetInfo) -> tuple[float | None, tuple[str, ...]]:
+def _compare(
+    model: LoweredModel, target: TargetInfo, special: bool
+) -> tuple[float | None, tuple[str, ...]]:
     """The largest relative error, and notes. Raises `NotImportable` if outputs are wrong."""
-    expected, note = comparison.expected(model.source)
+    expected, note = trial_inputs.expected(model.source, special)
     if not expected:
         return None, (note,)
     tvm_target = targets.tvm_target(target)

@@ -11,6 +11,7 @@ from tvm import relax
 
 from tlmd.data.errors import Failed, NotImportable
 from tlmd.lowering.passes import quantisation
+from tlmd.lowering.trial_inputs import Expected, is_float
 from tlmd.models.pytorch.tensors import to_numpy
 from tlmd.models.sources import SourceModel, first_line
 
@@ -22,38 +23,7 @@ _COARSE = 0.3  # of the formats with fewer bits
 _QUANTISED = 0.15  # another order of rounding shifts some activations by a step; seen: 0.024
 _STEPS = 1  # by which quantised integers may differ after another order of rounding
 
-Expected = list[tuple[list[np.ndarray], list[np.ndarray]]]
-"""Inputs, each set with the outputs of the original."""
-
 Run = Callable[[Sequence[np.ndarray]], list[np.ndarray]]
-
-
-def expected(source: SourceModel) -> tuple[Expected, str]:
-    """Inputs with the outputs of the original; or none of them, and a note why not."""
-    if source.reference is None:
-        return [], "the original cannot be run here: outputs were not compared"
-    found: Expected = []
-    sets = [list(source.example)] if source.example else []
-    if not sets or any(map(_shows_little, sets[0])):
-        sets.append(source.random_inputs(0))
-    for inputs in sets:
-        try:
-            found.append((inputs, [np.asarray(o) for o in source.reference(*inputs)]))
-        except Exception as error:
-            if not found:
-                reason = first_line(error)
-                return [], f"the original cannot be run ({reason}): outputs were not compared"
-            # The example works; random values need not be valid for the model.
-    return found, ""
-
-
-def _shows_little(array: np.ndarray) -> bool:
-    """Whether it is an array of floats of one value, such as zeros."""
-    return _is_float(array) and array.size > 1 and bool((array == array.reshape(-1)[0]).all())
-
-
-def _is_float(array: np.ndarray) -> bool:
-    return "float" in array.dtype.name  # the kind of bfloat16 is not that of floats in numpy
 
 
 def largest_error(source: SourceModel, executable: relax.VMExecutable, expected: Expected) -> float:
@@ -131,7 +101,7 @@ def check_output(
             f"instead of {expected.dtype}; rewrite that part of the model"
         )
     error, allowed = output_error(actual, expected)
-    if not error <= (max(allowed, least) if _is_float(expected) else allowed):
+    if not error <= (max(allowed, least) if is_float(expected) else allowed):
         raise NotImportable(
             f"TVM imports an operator of {model} wrongly: {name} differs from the original "
             f"(relative error {error:.1e}); nothing is tuned, rewrite that part of the model"

@@ -16,8 +16,9 @@ from tlmd.data.errors import NotImportable, TlmdError
 from tlmd.data.model_spec import ModelSpec
 from tlmd.data.types import TargetInfo
 from tlmd.lowering import comparison, isolation, lowering, quick_schedule
-from tlmd.lowering.comparison import Expected, Run
+from tlmd.lowering.comparison import Run
 from tlmd.lowering.preparation import LoweredModel, PreparedModel, lower_source
+from tlmd.lowering.trial_inputs import Expected
 from tlmd.models.parts import flow as flows
 from tlmd.models.parts.flow import Flow
 from tlmd.models.parts.graph import Graph
@@ -40,14 +41,13 @@ class Cutting:
     def __init__(
         self,
         spec: ModelSpec,
-        original: Original,
         target: TargetInfo,
         functions: dict[str, Any],
         compares: bool,
         isolates: bool,
         tell: Callable[[str], None],
     ) -> None:
-        self._spec, self._original, self._target = spec, original, target
+        self._spec, self._target = spec, target
         self._functions, self._tell = functions, tell
         self._compares, self._isolates = compares, isolates
         self._found: dict[tuple[int, ...], LoweredModel | TlmdError] = {}
@@ -56,12 +56,14 @@ class Cutting:
         self._least = 0.0
         self._searches = 0
 
-    def parts(self) -> tuple[Flow, tuple[LoweredModel, ...]]:
-        """The parts, and those that TVM compiles."""
+    def parts(
+        self, original: Original, examples: Sequence[Sequence[np.ndarray]]
+    ) -> tuple[Flow, tuple[LoweredModel, ...]]:
+        """The parts, and those that TVM compiles. Their outputs are compared for all `examples`."""
         try:
-            graph = graph_of(self._original)
+            graph = graph_of(original, examples)
         except NotImportable:
-            return original_alone(self._spec, self._original), ()
+            return original_alone(self._spec, original), ()
         groups = self._groups(graph)
         tuned = [group for group in groups if group.tuned]
         if not tuned:
@@ -127,7 +129,8 @@ class Cutting:
         model = lower_source(self._spec, graph.source(nodes), self._target, self._functions)
         if self._compares:
             takes, gives = graph.borders(nodes)
-            expected = [(graph.values(takes), graph.values(gives))]
+            runs = range(len(graph.examples))
+            expected = [(graph.values(takes, n), graph.values(gives, n)) for n in runs]
             self._runs[nodes] = self._compiled(model, expected)
         return model
 

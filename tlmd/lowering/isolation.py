@@ -15,10 +15,10 @@ def prepare() -> None:
 
     Called before either has computed anything.
     """
-    import torch
+    from tlmd.tlm import torch_settings  # loads PyTorch
 
     os.environ["TVM_NUM_THREADS"] = "1"
-    torch.set_num_threads(1)
+    torch_settings.use_threads(1)
 
 
 def check(work: Callable[[], Any]) -> None:

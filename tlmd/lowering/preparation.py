@@ -48,6 +48,9 @@ class PreparedModel:
     lowered: tuple[LoweredModel, ...]
     """The parts that TVM compiles, in their order."""
 
+    can_be_run: bool = True
+    """Whether inputs are known that the original takes."""
+
     @property
     def is_whole(self) -> bool:
         """Whether TVM compiles all of it."""

@@ -89,6 +89,9 @@ def _console() -> Console:
 
 def _print(console: Console, result: Any) -> None:
     document = result.summary
+    if document["e2e"] is None:
+        console.print(f"nothing was tuned or timed; written to {result.out}", highlight=False)
+        return
     console.print(_table(result, console.width >= WIDE))
     if (more := len(document["tasks"]) - _ROWS) > 0:
         console.print(f"... and {more} tasks that take less time")

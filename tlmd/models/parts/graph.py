@@ -6,6 +6,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Hashable, Sequence
 from typing import Any, TypeAlias
 
+import numpy as np
+
 from tlmd.models.parts import levels
 from tlmd.models.parts.flow import Flow, FrameworkProgram, Part
 from tlmd.models.parts.levels import Group
@@ -28,6 +30,8 @@ class Graph(ABC):
     """What runs the operators that TVM does not compile."""
 
     name: str
+    examples: Sequence[Sequence[np.ndarray]]
+    """Sets of inputs of the model."""
     inputs: list[Key]
     """The keys of the inputs of the model, then of its state."""
     results: list[Key]
@@ -47,7 +51,7 @@ class Graph(ABC):
 
     @abstractmethod
     def source(self, nodes: Sequence[int]) -> SourceModel:
-        """A part imported into TVM. Its example are the values that it took when the model ran.
+        """A part imported into TVM. Its example are the values that it took in the first run.
 
         Raises `NotImportable`.
         """
@@ -57,8 +61,8 @@ class Graph(ABC):
         """A part for the framework."""
 
     @abstractmethod
-    def values(self, keys: Sequence[Key]) -> list[Any]:
-        """Values of a run of the model on its example, as numpy arrays where they are tensors."""
+    def values(self, keys: Sequence[Key], number: int) -> list[Any]:
+        """Values of a run on an example, as numpy arrays where they are tensors."""
 
     @abstractmethod
     def kind(self, node: int) -> Hashable:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import numpy as np
+
 from tlmd.data.errors import NotImportable
 from tlmd.data.model_spec import ModelSpec
 from tlmd.models.onnx import onnx_runtime
@@ -12,18 +16,21 @@ from tlmd.models.pytorch.torch_frontend import FlatModel
 from tlmd.models.sources import Original
 
 
-def graph_of(original: Original) -> Graph:
-    """The graph of a loaded model. Raises `NotImportable` for one that cannot be taken apart."""
+def graph_of(original: Original, examples: Sequence[Sequence[np.ndarray]]) -> Graph:
+    """The graph of a loaded model, which runs on `examples` when its values are asked for.
+
+    Raises `NotImportable` for one that cannot be taken apart.
+    """
     if isinstance(original, OnnxModel):
         from tlmd.models.parts.onnx_graph import OnnxGraph
 
         if not onnx_runtime.is_installed():
             raise NotImportable("parts of a model need ONNX Runtime; pip install 'tlmd[onnx]'")
-        return OnnxGraph(original)
+        return OnnxGraph(original, examples)
     from tlmd.models.parts.torch_graph import TorchGraph
 
     assert isinstance(original, FlatModel)
-    return TorchGraph(original)
+    return TorchGraph(original, examples)
 
 
 def original_alone(spec: ModelSpec, original: Original) -> Flow:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import onnx
 from onnx import helper
 
@@ -34,11 +35,12 @@ class OnnxGraph(Graph):
 
     framework = "ONNX Runtime"
 
-    def __init__(self, original: OnnxModel) -> None:
-        self.name = str(original.path)
+    def __init__(self, original: OnnxModel, examples: Sequence[Sequence[np.ndarray]]) -> None:
+        self.name, self.examples = str(original.path), examples
         try:
             self._model = _prepared(original)
-            self._values = _values_of(self._model, original)
+            self._runs = _runs(self._model, examples)
+            self._values = self._runs[0]
         except Exception as error:  # ONNX and its runtime raise many kinds
             raise NotImportable(f"{self.name} has no parts ({first_line(error)})") from error
         graph = self._model.graph
@@ -101,9 +103,9 @@ class OnnxGraph(Graph):
             graph, opset_imports=self._model.opset_import, ir_version=self._model.ir_version
         )
 
-    def values(self, keys: Sequence[Key]) -> list[Any]:
+    def values(self, keys: Sequence[Key], number: int) -> list[Any]:
         """See `Graph.values`."""
-        return [self._values[key] for key in keys]
+        return [self._runs[number][key] for key in keys]
 
     def kind(self, node: int) -> Hashable:
         """See `Graph.kind`."""
@@ -162,10 +164,8 @@ def _prepared(original: OnnxModel) -> onnx.ModelProto:
     return model
 
 
-def _values_of(model: onnx.ModelProto, original: OnnxModel) -> dict[Any, Any]:
-    """All values of one run with random inputs."""
-    example = original.unimported().random_inputs(0)
-    feeds = dict(zip((v.name for v in onnx_runtime.inputs(model)), example, strict=True))
+def _runs(model: onnx.ModelProto, examples: Sequence[Sequence[np.ndarray]]) -> list[dict[Any, Any]]:
+    """All values of a run for each example."""
     whole = onnx.ModelProto()
     whole.CopyFrom(model)
     named = {value.name for value in model.graph.output}
@@ -175,7 +175,11 @@ def _values_of(model: onnx.ModelProto, original: OnnxModel) -> dict[Any, Any]:
     )
     session = onnx_runtime.session(whole.SerializeToString(), optimised=False)
     names = [value.name for value in session.get_outputs()]
-    return {**feeds, **dict(zip(names, session.run(names, feeds), strict=True))}
+    inputs, found = [value.name for value in onnx_runtime.inputs(model)], []
+    for example in examples:
+        feeds = dict(zip(inputs, example, strict=True))
+        found.append({**feeds, **dict(zip(names, session.run(names, feeds), strict=True))})
+    return found
 
 
 def _read_by(node: onnx.NodeProto) -> list[str]:

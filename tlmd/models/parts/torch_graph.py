@@ -6,6 +6,7 @@ import operator
 from collections.abc import Hashable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch.fx.node import Node
 from torch.utils.flop_counter import flop_registry
@@ -18,7 +19,8 @@ from tlmd.models.pytorch.importer import is_supported, operator_name, where
 from tlmd.models.pytorch.normalise import allow_all_strides, normalise
 from tlmd.models.pytorch.operators import converters
 from tlmd.models.pytorch.regions import is_worth_it, reads_strides
-from tlmd.models.pytorch.tensors import to_numpy
+from tlmd.models.pytorch.state import seeded
+from tlmd.models.pytorch.tensors import to_numpy, to_torch
 from tlmd.models.pytorch.torch_frontend import FlatModel
 from tlmd.models.sources import SourceModel, first_line
 
@@ -33,8 +35,8 @@ class TorchGraph(Graph):
 
     framework = "PyTorch"
 
-    def __init__(self, flat: FlatModel) -> None:
-        self.name = flat.name
+    def __init__(self, flat: FlatModel, examples: Sequence[Sequence[np.ndarray]]) -> None:
+        self.name, self.examples = flat.name, examples
         convertible = converters()
         self._module = _normalised(flat, convertible)
         self._graph = self._module.graph
@@ -44,8 +46,7 @@ class TorchGraph(Graph):
         found = output.all_input_nodes
         self.results = [_only_node(value) for value in output.args[0]]
         self.inputs = list(self._inputs)
-        self._example = [*flat.tensors, *(torch.from_numpy(s) for s in self.state)]
-        self._values: dict[Node, Any] = {}
+        self._values: dict[int, dict[Node, Any]] = {}
         ours = {n for n in self._graph.nodes if is_supported(n, convertible)}
         self._find_units(ours, {*found, *(key for _, key in self.writes)})
         self.supported = {number for number, unit in enumerate(self._units) if _is_ours(unit, ours)}
@@ -116,7 +117,7 @@ class TorchGraph(Graph):
     def source(self, nodes: Sequence[int]) -> SourceModel:
         """See `Graph.source`."""
         takes, _ = self.borders(nodes)
-        example = tuple(self._value(node) for node in takes)
+        example = tuple(self._value(node, 0) for node in takes)
         return torch_frontend.from_module(self.name, self._extracted(nodes), example)
 
     def program(self, nodes: Sequence[int]) -> TorchProgram:
@@ -145,20 +146,18 @@ class TorchGraph(Graph):
         graph.output(tuple(copies[key] for key in gives))
         return torch.fx.GraphModule(self._module, graph)
 
-    def values(self, keys: Sequence[Key]) -> list[Any]:
+    def values(self, keys: Sequence[Key], number: int) -> list[Any]:
         """See `Graph.values`."""
-        return [
-            to_numpy(v) if torch.is_tensor(v) else v for v in (self._value(key) for key in keys)
-        ]
+        values = [self._value(key, number) for key in keys]
+        return [to_numpy(value) if torch.is_tensor(value) else value for value in values]
 
-    def _value(self, node: Any) -> Any:
-        if not self._values:
-            with torch.no_grad(), torch.random.fork_rng([]):
-                torch.manual_seed(0)
+    def _value(self, node: Node, number: int) -> Any:
+        if number not in self._values:
+            with torch.no_grad(), seeded():
                 interpreter = torch.fx.Interpreter(self._module, garbage_collect_values=False)
-                interpreter.run(*(value.clone() for value in self._example))
-            self._values = dict(interpreter.env)
-        return self._values[node]
+                interpreter.run(*map(to_torch, [*self.examples[number], *self.state]))
+            self._values[number] = dict(interpreter.env)
+        return self._values[number][node]
 
     def kind(self, node: int) -> Hashable:
         """See `Graph.kind`."""
