@@ -151,3 +151,18 @@ def test_masks_that_hide_all_are_tried() -> None:
     sets, _ = trial_inputs.expected(flat.unimported())
     assert [bool(mask.any()) for (_, mask), _ in sets] == [True, False]
     assert not sets[1][1][0].any()
+
+
+def test_operators_that_tvm_misreads_for_some_values_stay(tmp_path: Path) -> None:
+    path = tmp_path / "boxes.onnx"
+    corners = np.array([[[0, 0, 1, 1], [0, 0.1, 1, 1.1], [0, 10, 1, 11]]], np.float32)
+    inputs = {
+        "b": corners,
+        "s": np.array([[[0.9, 0.75, 0.6]]], np.float32),
+        "k": np.array([3], np.int64),
+        "i": np.array([0.5], np.float32),
+        "t": np.array([0.0], np.float32),
+    }
+    onnx.save(onnx_model(node("NonMaxSuppression", "b s k i t"), inputs), path)
+    found = accepted(str(path))
+    assert kinds(found) == ["OnnxProgram"] and "NonMaxSuppression" in found.notes[-1]

@@ -80,8 +80,12 @@ def import_proto(name: str, model: onnx.ModelProto, shapes: Mapping[str, list[in
 
     try:
         simple = simplify.simplify(model, shapes)
+        if wrong := simplify.misread(simple):
+            raise NotImportable(f"TVM imports {wrong[0].op_type} of {name} wrongly")
         module = from_onnx(simple, shape_dict=dict(shapes), keep_params_in_input=False)
         return with_output_dtypes(module, _output_dtypes(model))
+    except NotImportable:
+        raise
     except Exception as error:
         raise NotImportable(import_failure(name, error)) from error
 

@@ -62,6 +62,23 @@ def fixed(model: onnx.ModelProto, shapes: Mapping[str, list[int]]) -> onnx.Model
         return shaped
 
 
+def misread(model: onnx.ModelProto) -> list[onnx.NodeProto]:
+    """The nodes that TVM imports wrongly for some values, which random inputs may not show."""
+    weights = {tensor.name: tensor for tensor in model.graph.initializer}
+    return [node for node in model.graph.node if _is_misread(node, weights)]
+
+
+def _is_misread(node: onnx.NodeProto, weights: Mapping[str, onnx.TensorProto]) -> bool:
+    from onnx import numpy_helper
+
+    if node.op_type == "RoiAlign":
+        return any(a.name == "mode" and a.s == b"max" for a in node.attribute)
+    if node.op_type == "Dropout" and len(node.input) > 2 and node.input[2]:
+        training = weights.get(node.input[2])
+        return training is None or bool(numpy_helper.to_array(training).any())
+    return str(node.op_type) == "NonMaxSuppression"  # of limits that are given at run time
+
+
 def importable() -> set[tuple[str, str]]:
     """Domain and name of the operators that TVM may import, after `simplify`."""
     from onnx import defs

@@ -53,8 +53,12 @@ class OnnxGraph(Graph):
             [name for name in _read_by(node) if name not in self._weights] for node in self._nodes
         ]
         self.gives = [[name for name in node.output if name] for node in self._nodes]
-        known = simplify.importable()
-        self.supported = {n for n in range(len(self._nodes)) if self._is_supported(n, known)}
+        known, wrong = simplify.importable(), simplify.misread(self._model)
+        self.supported = {
+            number
+            for number, node in enumerate(self._nodes)
+            if self._is_supported(number, known) and node not in wrong
+        }
         self.after = {}
         self.repeatable = not any(node.op_type in _RANDOM for node in self._nodes)
 
