@@ -125,13 +125,13 @@ def test_a_model_for_which_no_inputs_are_known_stays_as_it_is(tmp_path: Path) ->
     assert found.error is None and "outputs were not compared" in found.notes[0]
 
 
-def test_values_that_a_model_looks_for_are_tried(tmp_path: Path) -> None:
+def test_an_attribute_that_the_importer_leaves_out(tmp_path: Path) -> None:
     path = tmp_path / "infinite.onnx"
     nodes = [node("IsInf", "x", "i", detect_negative=0), node("Where", "i x h", "y")]
     x = np.ones((2, 6), np.float32)
     onnx.save(onnx_model(nodes, {"x": x}, {"h": np.full((2, 6), 7, np.float32)}), path)
     found = accepted(str(path))
-    assert found.error == 0.0
+    assert found.error == 0.0 and found.models[0].flow.stays == ("IsInf",)
     (part,) = found.models[0].flow.parts
     assert isinstance(part.program, OnnxProgram)
     run = runner(found.models[0].flow, [part.program])

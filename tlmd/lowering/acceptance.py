@@ -133,9 +133,6 @@ class _Attempt:
     functions: dict[str, Any]
     stages: _TimedStages
 
-    inspects: bool = False
-    """Whether the model looks for NaN or infinity, as far as that is known."""
-
     def accept(self, after_crash: str) -> Checked:
         """Find what TVM compiles. Raises `BadInput` if the framework cannot run the model."""
         try:
@@ -149,21 +146,18 @@ class _Attempt:
         """The whole model. Raises `NotImportable` if TVM cannot compile it rightly."""
         spec, target = self.spec, self.target
         source = self.stages.run("loading the model", self.original.imported)
-        self.inspects = trial_inputs.inspects(source.module)
         model = self.stages.run(
             "lowering it to tasks", lambda: lower_source(spec, source, target, self.functions)
         )
         if not _runs_here(target):
             return whole(model), None, list(source.notes)
-        error, notes = self.stages.run(
-            "comparing its outputs", lambda: _compare(model, target, self.inspects)
-        )
+        error, notes = self.stages.run("comparing its outputs", lambda: _compare(model, target))
         return whole(model), error, [*source.notes, *notes]
 
     def _in_parts(self, refusal: NotImportable, isolates: bool) -> Checked:
         spec, original = self.spec, self.original
         source = original.unimported()
-        expected, note = trial_inputs.expected(source, self.inspects)
+        expected, note = trial_inputs.expected(source)
         if not expected:
             # Some inputs are right for it, but nothing says which.
             alone = original_alone(spec, original)
@@ -213,11 +207,9 @@ def _runs_here(target: TargetInfo) -> bool:
     return not host_cpu.missing_for(target)
 
 
-def _compare(
-    model: LoweredModel, target: TargetInfo, special: bool
-) -> tuple[float | None, tuple[str, ...]]:
+def _compare(model: LoweredModel, target: TargetInfo) -> tuple[float | None, tuple[str, ...]]:
     """The largest relative error, and notes. Raises `NotImportable` if outputs are wrong."""
-    expected, note = trial_inputs.expected(model.source, special)
+    expected, note = trial_inputs.expected(model.source)
     if not expected:
         return None, (note,)
     tvm_target = targets.tvm_target(target)

@@ -73,6 +73,8 @@ def _is_misread(node: onnx.NodeProto, weights: Mapping[str, onnx.TensorProto]) -
 
     if node.op_type == "RoiAlign":
         return any(a.name == "mode" and a.s == b"max" for a in node.attribute)
+    if node.op_type == "IsInf":  # the importer leaves the attributes out
+        return any(a.name.startswith("detect_") and a.i == 0 for a in node.attribute)
     if node.op_type == "Dropout" and len(node.input) > 2 and node.input[2]:
         training = weights.get(node.input[2])
         return training is None or bool(numpy_helper.to_array(training).any())
