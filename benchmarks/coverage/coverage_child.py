@@ -32,8 +32,6 @@ from tlmd.data.types import TargetInfo
 from tlmd.lowering import acceptance, comparison, lowering
 from tlmd.lowering.preparation import LoweredModel, PreparedModel
 from tlmd.models import frontends
-from tlmd.models.parts import flow
-from tlmd.models.pytorch.state import seeded
 from tlmd.models.sources import SourceModel
 from tlmd.space.hardware import target as targets
 
@@ -105,9 +103,8 @@ def examine(job: Job, channel: Any) -> None:
 def _with_tlmd(job: Job, progress: Progress) -> None:
     target = targets.resolve("native", 1)
     given = _values(job) if job.spec.endswith(".onnx") else None
-    spec = _spec(job, given[0] if given else [])
     with progress.stage("loaded"):
-        frontends.originals(spec)
+        spec = _spec(job, given[0] if given else [])
     with progress.stage("lowered"):  # whole or in parts, whatever its outputs are compared with
         accepted = acceptance.accept(spec, target)
     (model,) = accepted.models
@@ -117,12 +114,12 @@ def _with_tlmd(job: Job, progress: Progress) -> None:
         programs = _programs(model, target)
     inputs = given[0] if given else model.source.random_inputs(_SEED)
     with progress.stage("run"):
-        actual = _run_flow(model, programs, inputs)
+        actual = comparison.run_once(model.flow, programs, inputs)
     with progress.stage("right"):
         reference: Any = model.source.reference
         if given is None and not _usable(reference, inputs):
             inputs = _leaves(_network(job)[1:])
-            actual = _run_flow(model, programs, inputs)
+            actual = comparison.run_once(model.flow, programs, inputs)
         expected = given[1] if given else list(reference(*inputs))
         if model.flow.repeatable:
             _compare(actual, expected, progress)
@@ -132,23 +129,16 @@ def _programs(model: PreparedModel, target: TargetInfo) -> list[Any]:
     """What runs each part of a model."""
     lowered = iter(model.lowered)
     return [
-        comparison.for_arrays(_machine_of(next(lowered), target))
+        comparison.for_arrays(_runner(next(lowered), target))
         if isinstance(part.program, SourceModel)
         else part.program
         for part in model.flow.parts
     ]
 
 
-def _machine_of(model: LoweredModel, target: TargetInfo) -> Any:
+def _runner(model: LoweredModel, target: TargetInfo) -> comparison.Run:
     compiled = lowering.compile_model(model.lowered, targets.tvm_target(target))
-    machine = _machine(compiled.executable)
-    return lambda inputs: _run(machine, inputs)
-
-
-def _run_flow(model: PreparedModel, programs: list[Any], inputs: Arrays) -> Arrays:
-    run = flow.runner(model.flow, programs)
-    with seeded():
-        return list(map(comparison.as_array, run([value.copy() for value in inputs])))
+    return comparison.runner(compiled.executable)
 
 
 def _spec(job: Job, inputs: Arrays) -> ModelSpec:

@@ -64,9 +64,8 @@ def _prediction_row(model: str, state_dir: Path, out: Path, trials: int) -> dict
 
     tlmd.tune(model, trials=trials, state_dir=state_dir, out=out)
     layout = plan_cores(run=MeasureConfig().run_cores or None)
-    ((prepared,),) = (
-        m.lowered for m in accept(ModelSpec(model), resolve("native", len(layout.run))).models
-    )
+    (accepted,) = accept(ModelSpec(model), resolve("native", len(layout.run))).models
+    (prepared,) = accepted.lowered
     with RecordStore(state_dir / "records.sqlite", read_only=True) as store:
         states = job_export.read_states(store, prepared.tasks)
     sums: dict[str, list[float]] = {"hot": [], "cold": []}

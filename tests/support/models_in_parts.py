@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -95,40 +96,18 @@ class Normed(Between):
         return torch.sin(x) * 3.0
 
 
-TORCH = (Fourier, Drawing, Selecting, Counting, Writing, Branching)
-
-
 def _made(cls: type[Between]) -> Made:
     torch.manual_seed(0)
     return cls().eval(), (torch.randn(4, _SIZE),)
 
 
-def fourier() -> Made:
-    return _made(Fourier)
-
-
-def drawing() -> Made:
-    return _made(Drawing)
-
-
-def selecting() -> Made:
-    return _made(Selecting)
-
-
-def counting() -> Made:
-    return _made(Counting)
-
-
-def writing() -> Made:
-    return _made(Writing)
-
-
-def branching() -> Made:
-    return _made(Branching)
-
-
-def normed() -> Made:
-    return _made(Normed)
+fourier = partial(_made, Fourier)
+drawing = partial(_made, Drawing)
+selecting = partial(_made, Selecting)
+counting = partial(_made, Counting)
+writing = partial(_made, Writing)
+branching = partial(_made, Branching)
+normed = partial(_made, Normed)
 
 
 def _weights() -> list[Any]:

@@ -14,7 +14,7 @@ import numpy as np
 
 from tlmd.data.errors import BadInput
 from tlmd.export.huge_pages import in_huge_pages
-from tlmd.models.pytorch.tensors import to_numpy
+from tlmd.models.pytorch.tensors import is_torch, to_numpy
 from tlmd.models.sources import InputInfo, numpy_dtype
 
 CPU = "cpu"
@@ -51,7 +51,7 @@ class Library:
         arrays = [_as_tvm(value, info, self._device) for value, info in pairs]
         with self._lock:
             flat = _own(self._run(arrays), arrays, self._constants_of(arrays))
-        torch_devices = {value.device.type for value in tensors if _is_torch(value)}
+        torch_devices = {value.device.type for value in tensors if is_torch(value)}
         if not torch_devices:
             return [output.numpy() for output in flat]
         from_dlpack = sys.modules["torch"].from_dlpack
@@ -122,15 +122,11 @@ def load_library(entry: Entry, directory: Path, device: str) -> Library:
     return Library(machine, infos, device)
 
 
-def _is_torch(value: Any) -> bool:
-    return "torch" in sys.modules and isinstance(value, sys.modules["torch"].Tensor)
-
-
 def _as_tvm(value: Any, info: InputInfo, device: str) -> Any:
     """An input as TVM's tensor; without a copy where it is there, aligned and contiguous."""
     import tvm
 
-    if _is_torch(value):
+    if is_torch(value):
         value = value.detach().contiguous()
         if value.device.type != device:
             value = value.cpu()

@@ -5,16 +5,18 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tlmd.data.errors import BadInput, Failed
 from tlmd.export.library import CPU, Entry, library_entry, load_library
-from tlmd.lowering.preparation import PreparedModel
 from tlmd.models.parts.flow import FlowRunner, Program
-from tlmd.models.pytorch.tensors import to_numpy, to_torch
+from tlmd.models.pytorch.tensors import as_array, as_tensor, is_torch, to_numpy, to_torch
 from tlmd.models.sources import InputInfo, SourceModel, numpy_dtype
+
+if TYPE_CHECKING:  # it loads TVM's compiler, which who loads a model does not need
+    from tlmd.lowering.preparation import PreparedModel
 
 _STATE = "state"
 
@@ -85,9 +87,9 @@ class ModelInParts:
         values = [_fitting(value, info) for value, info in pairs]
         with self._lock:
             outputs = self._run(values)
-        if any(map(_is_torch, tensors)):
-            return [_as_torch(output) for output in outputs]
-        return [to_numpy(output) if _is_torch(output) else output for output in outputs]
+        if any(map(is_torch, tensors)):
+            return list(map(as_tensor, outputs))
+        return list(map(as_array, outputs))
 
 
 def load(entry: Entry, folder: Path, device: str, threads: int) -> ModelInParts:
@@ -129,18 +131,9 @@ def _program(part: Entry, folder: Path, device: str, threads: int) -> Program:
     raise BadInput(f"a part of the model is of the kind {kind!r}, which this tlmd does not know")
 
 
-def _is_torch(value: Any) -> bool:
-    return hasattr(value, "data_ptr")
-
-
-def _as_torch(value: Any) -> Any:
-    numbers = isinstance(value, np.ndarray) and value.dtype.kind not in "OUS"
-    return to_torch(value) if numbers else value
-
-
 def _fitting(value: Any, info: InputInfo) -> Any:
     """An input in the dtype of the model. Raises `TypeError` for one that cannot be that."""
-    if _is_torch(value):
+    if is_torch(value):
         value = value.detach().to(CPU)
         if str(value.dtype).removeprefix("torch.") == info.dtype:
             return value

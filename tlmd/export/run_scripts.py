@@ -67,14 +67,14 @@ import pathlib
 import time
 
 import tlmd
-from tlmd.models.sources import InputInfo, random_input
+from tlmd.models.sources import InputInfo, random_inputs
 
 INPUTS = {inputs}  # name, shape, dtype, lowest and highest integer
 
 
 def main():
     model = tlmd.load(pathlib.Path(__file__).resolve().parent)
-    arrays = [random_input(InputInfo(*info), seed=0) for info in INPUTS]
+    arrays = random_inputs([InputInfo(*info) for info in INPUTS], seed=0)
     model(*arrays)
     begin = time.perf_counter()
     model(*arrays)

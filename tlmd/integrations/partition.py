@@ -13,11 +13,12 @@ import torch
 from torch.fx.passes.utils.fuser_utils import fuse_by_partitions
 
 from tlmd.data.errors import BadInput, TlmdError
+from tlmd.models.parts import levels
+from tlmd.models.parts.regions import flat_graph, is_worth_it, reads_strides
 from tlmd.models.pytorch import torch_frontend
 from tlmd.models.pytorch.importer import check_effects, is_supported
-from tlmd.models.pytorch.normalise import allow_all_strides, normalise
+from tlmd.models.pytorch.normalise import normalise
 from tlmd.models.pytorch.operators import converters
-from tlmd.models.pytorch.regions import is_worth_it, reads_strides
 from tlmd.models.sources import first_line
 
 _PREFIX = "region_"
@@ -74,9 +75,8 @@ def _split(
     convertible = converters()
     program = normalise(torch_frontend.exported(name, module, example), convertible)
     _check_effects(name, program)
-    graph: torch.fx.GraphModule = program.module(check_guards=False)
-    graph.graph.set_codegen(torch.fx.graph.CodeGen())  # inputs and outputs are flat
-    _clean(graph.graph)
+    graph = flat_graph(program)
+    _erase_old_weights(graph.graph)
     supported = _supported(graph.graph, set(convertible) - set(refused))
     calls = [node for node in graph.graph.nodes if node.op == "call_function"]
     if len(supported) == len(calls):
@@ -105,9 +105,7 @@ def _check_effects(name: str, program: Any) -> None:
             raise BadInput(f"{name} reads a tensor by its strides ({node.target})")
 
 
-def _clean(graph: torch.fx.Graph) -> None:
-    """Let views accept all strides, as outputs of libraries are contiguous. Erase old weights."""
-    allow_all_strides(graph)
+def _erase_old_weights(graph: torch.fx.Graph) -> None:
     for node in list(graph.nodes):
         if node.op == "get_attr" and not node.users:
             graph.erase_node(node)
@@ -126,16 +124,16 @@ def _supported(graph: torch.fx.Graph, convertible: Collection[str]) -> set[torch
 def _regions(graph: torch.fx.Graph, supported: set[torch.fx.Node]) -> list[list[torch.fx.Node]]:
     """The nodes of each region that is worth it."""
     constants = _own_constants(graph, supported)
-    levels = _levels(graph, supported, constants)
+    found = _levels(graph, supported, constants)
     for node in reversed(graph.nodes):
         if node in constants and node.users:
             (user,) = node.users
-            if user in levels:
-                levels[node] = levels[user]
+            if user in found:
+                found[node] = found[user]
     by_level: dict[int, list[torch.fx.Node]] = {}
     for node in graph.nodes:
-        if levels.get(node, 1) % 2 == 0:
-            by_level.setdefault(levels[node], []).append(node)
+        if found.get(node, 1) % 2 == 0:
+            by_level.setdefault(found[node], []).append(node)
     regions = [nodes for nodes in by_level.values() if is_worth_it(nodes)]
     return sorted(regions, key=len, reverse=True)[:_MOST]
 
@@ -159,10 +157,9 @@ def _own_constants(graph: torch.fx.Graph, supported: set[torch.fx.Node]) -> set[
 def _levels(
     graph: torch.fx.Graph, supported: set[torch.fx.Node], constants: set[torch.fx.Node]
 ) -> dict[torch.fx.Node, int]:
-    """A level for each call: even if TVM compiles it, odd if not. No input has a higher level."""
-    levels: dict[torch.fx.Node, int] = {}
-    for node in graph.nodes:
-        if node.op == "call_function" and node not in constants:
-            lowest = max((levels.get(source, 0) for source in node.all_input_nodes), default=0)
-            levels[node] = lowest + (lowest % 2 != int(node not in supported))
-    return levels
+    """The level of each call (`parts.levels`)."""
+    calls = [n for n in graph.nodes if n.op == "call_function" and n not in constants]
+    places = {node: place for place, node in enumerate(calls)}
+    needs = [[places[s] for s in node.all_input_nodes if s in places] for node in calls]
+    ours = {place for node, place in places.items() if node in supported}
+    return dict(zip(calls, levels.levels(needs, ours), strict=True))

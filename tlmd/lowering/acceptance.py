@@ -95,12 +95,12 @@ class _TimedStages:
     """The stages of an acceptance and how long they take."""
 
     def __init__(self, name: str, on_stage: Callable[[str], None]) -> None:
-        self._name, self._on_stage = name, on_stage
+        self._name, self.tell = name, on_stage
         self.seconds: dict[str, float] = {}
 
     def run(self, text: str, work: Callable[[], _Result]) -> _Result:
         """Do one stage. Errors of libraries become `NotImportable`."""
-        self._on_stage(text)
+        self.tell(text)
         started_at = time.monotonic()
         try:
             return work()
@@ -113,10 +113,6 @@ class _TimedStages:
             stage = text.split(" ")[0]
             seconds = self.seconds.get(stage, 0.0) + time.monotonic() - started_at
             self.seconds[stage] = round(seconds, 2)
-
-    def tell(self, text: str) -> None:
-        """Say what is done now."""
-        self._on_stage(text)
 
 
 Checked = tuple[PreparedModel, float | None, list[str]]
@@ -135,12 +131,12 @@ class _Attempt:
 
     def accept(self, after_crash: str) -> Checked:
         """Find what TVM compiles. Raises `BadInput` if the framework cannot run the model."""
+        if after_crash:
+            return self._in_parts(NotImportable(after_crash), isolates=True)
         try:
-            if after_crash:
-                raise NotImportable(after_crash)
             return self._whole()
         except NotImportable as refusal:
-            return self._in_parts(refusal, bool(after_crash))
+            return self._in_parts(refusal, isolates=False)
 
     def _whole(self) -> Checked:
         """The whole model. Raises `NotImportable` if TVM cannot compile it rightly."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import tvm
@@ -12,7 +12,10 @@ from tvm import relax
 from tlmd.data.errors import Failed, NotImportable
 from tlmd.lowering.passes import quantisation
 from tlmd.lowering.trial_inputs import Expected, is_float
-from tlmd.models.pytorch.tensors import to_numpy
+from tlmd.models.parts import flow as flows
+from tlmd.models.parts.flow import Flow, Program
+from tlmd.models.pytorch.state import seeded
+from tlmd.models.pytorch.tensors import as_array
 from tlmd.models.sources import SourceModel, first_line
 
 if TYPE_CHECKING:
@@ -128,11 +131,15 @@ def output_error(actual: np.ndarray, expected: np.ndarray) -> tuple[float, float
     return relative, _TOLERANCE.get(kind, _COARSE)
 
 
-def for_arrays(run: Run) -> Run:
+def for_arrays(run: Run) -> Program:
     """`run`, which takes arrays, for arrays and tensors of PyTorch."""
     return lambda values: run(list(map(as_array, values)))
 
 
-def as_array(value: Any) -> np.ndarray:
-    """An array, or a tensor of PyTorch as one."""
-    return to_numpy(value) if hasattr(value, "data_ptr") else np.asarray(value)
+def run_once(
+    flow: Flow, programs: Sequence[Program], inputs: Sequence[np.ndarray]
+) -> list[np.ndarray]:
+    """The outputs of a model in parts from its first state; `inputs` are not written to."""
+    with seeded():
+        outputs = flows.runner(flow, programs)([value.copy() for value in inputs])
+    return [np.asarray(as_array(output)) for output in outputs]

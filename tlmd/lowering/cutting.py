@@ -16,15 +16,12 @@ from tlmd.data.errors import NotImportable, TlmdError
 from tlmd.data.model_spec import ModelSpec
 from tlmd.data.types import TargetInfo
 from tlmd.lowering import comparison, isolation, lowering, quick_schedule
-from tlmd.lowering.comparison import Run
 from tlmd.lowering.preparation import LoweredModel, PreparedModel, lower_source
 from tlmd.lowering.trial_inputs import Expected
-from tlmd.models.parts import flow as flows
-from tlmd.models.parts.flow import Flow
+from tlmd.models.parts.flow import Flow, Program
 from tlmd.models.parts.graph import Graph
 from tlmd.models.parts.graphs import graph_of, original_alone
 from tlmd.models.parts.levels import Group
-from tlmd.models.pytorch.state import seeded
 from tlmd.models.sources import Original, SourceModel, first_line
 from tlmd.space.hardware import target as targets
 
@@ -51,8 +48,8 @@ class Cutting:
         self._functions, self._tell = functions, tell
         self._compares, self._isolates = compares, isolates
         self._found: dict[tuple[int, ...], LoweredModel | TlmdError] = {}
-        self._runs: dict[tuple[int, ...], Run] = {}
-        self._tuned_runs: list[Run] = []
+        self._runs: dict[tuple[int, ...], Program] = {}
+        self._tuned_runs: list[Program] = []
         self._least = 0.0
         self._searches = 0
 
@@ -134,7 +131,7 @@ class Cutting:
             self._runs[nodes] = self._compiled(model, expected)
         return model
 
-    def _compiled(self, model: LoweredModel, expected: Expected) -> Run:
+    def _compiled(self, model: LoweredModel, expected: Expected) -> Program:
         """A function that runs a part. Raises `NotImportable` if its outputs are wrong."""
         target, source = targets.tvm_target(self._target), model.source
         quick = quick_schedule.database(model.tasks, target)
@@ -160,8 +157,6 @@ class Cutting:
         ]
 
         def run(inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
-            whole = flows.runner(model.flow, programs)
-            with seeded():
-                return list(map(comparison.as_array, whole([value.copy() for value in inputs])))
+            return comparison.run_once(model.flow, programs, inputs)
 
         return comparison.largest_of(model.source, run, expected, self._least)

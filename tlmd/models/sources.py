@@ -67,9 +67,8 @@ class SourceModel:
     """What the user should know of how it was loaded, one line each."""
 
     def random_inputs(self, seed: int) -> list[np.ndarray]:
-        """One array per input: normally distributed floats, or integers in the input's range."""
-        generator = np.random.default_rng(seed)
-        return [_random(info, generator) for info in self.inputs]
+        """See `random_inputs`."""
+        return random_inputs(self.inputs, seed)
 
 
 class Original(Protocol):
@@ -94,9 +93,10 @@ class WrongNumberOfShapes(BadInput):
         self.inputs = inputs
 
 
-def random_input(info: InputInfo, seed: int) -> np.ndarray:
-    """One input as `SourceModel.random_inputs` gives it."""
-    return _random(info, np.random.default_rng(seed))
+def random_inputs(infos: Sequence[InputInfo], seed: int) -> list[np.ndarray]:
+    """One array per input: normally distributed floats, or integers in the input's range."""
+    generator = np.random.default_rng(seed)
+    return [_random(info, generator) for info in infos]
 
 
 def _random(info: InputInfo, generator: np.random.Generator) -> np.ndarray:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,30 +43,43 @@ class OnnxModel:
         """The model imported into TVM. Raises `NotImportable`."""
         module = import_proto(str(self.path), self.proto, self.shapes)
         infos = input_infos(str(self.path), module, ())
-        return self._source(module, infos, onnx_runtime.reference(self.path, self.proto))
+        return self._source(module, infos)
 
     def unimported(self) -> SourceModel:
         """The model without a Relax module. Raises `BadInput` if nothing here can run it."""
-        reference = onnx_runtime.reference(self.path, self.proto)
-        if reference is None:
+        if self._reference is None:
             raise BadInput(f"ONNX Runtime cannot run {self.path}{onnx_runtime.obstacle(self.path)}")
         infos = tuple(
             tensor_info(value.name, _dtype(value), self.shapes[value.name])
             for value in onnx_runtime.inputs(self.proto)
         )
-        return self._source(None, infos, reference)
+        return self._source(None, infos)
 
-    def _source(
-        self, module: Any, infos: tuple[InputInfo, ...], reference: ReferenceFunction | None
-    ) -> SourceModel:
-        call = CallStructure(
-            tuple(info.name for info in infos),
-            tuple(Node("tensor", value=index) for index in range(len(infos))),
+    @cached_property
+    def _reference(self) -> ReferenceFunction | None:
+        return onnx_runtime.reference(self.path, self.proto)
+
+    def _source(self, module: Any, infos: tuple[InputInfo, ...]) -> SourceModel:
+        source = flat_source(
+            self.path.stem, module, infos, len(self.proto.graph.output), self._reference
         )
-        count = len(self.proto.graph.output)
-        outputs = Node("list", tuple(Node("tensor", value=index) for index in range(count)))
-        source = SourceModel(self.path.stem, module, infos, reference, call, outputs)
         return source if _runs(source) else _without_zeros(source)
+
+
+def flat_source(
+    name: str,
+    module: Any,
+    infos: tuple[InputInfo, ...],
+    outputs: int,
+    reference: ReferenceFunction | None = None,
+) -> SourceModel:
+    """A model whose inputs are called by their names, and whose outputs are a list of tensors."""
+
+    def tensors(count: int) -> tuple[Node, ...]:
+        return tuple(Node("tensor", value=index) for index in range(count))
+
+    call = CallStructure(tuple(info.name for info in infos), tensors(len(infos)))
+    return SourceModel(name, module, infos, reference, call, Node("list", tensors(outputs)))
 
 
 def read(path: Path, shapes: Shapes | None) -> OnnxModel:

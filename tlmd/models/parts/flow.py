@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from tlmd.models.pytorch.tensors import as_array, as_tensor, is_torch
 from tlmd.models.sources import SourceModel
 
 Links = tuple[Sequence[int], Sequence[int]]
@@ -102,7 +103,7 @@ class FlowRunner:
                 _write(inputs[place], value)
             else:  # a copy, because the caller may change an output in place
                 self._state[place - len(inputs)] = (
-                    value.clone() if _is_torch(value) else value.copy()
+                    value.clone() if is_torch(value) else value.copy()
                 )
         return results
 
@@ -113,13 +114,9 @@ def runner(flow: Flow, programs: Sequence[Program]) -> FlowRunner:
     return FlowRunner(links, programs, flow.results, flow.state, flow.writes)
 
 
-def _is_torch(value: Any) -> bool:
-    return hasattr(value, "data_ptr")
-
-
 def _write(target: Any, value: Any) -> None:
     """Write a value to the memory of an input."""
-    if _is_torch(target):
-        target.copy_(value if _is_torch(value) else type(target)(value))
+    if is_torch(target):
+        target.copy_(as_tensor(value))
     else:
-        target[...] = value
+        target[...] = as_array(value)

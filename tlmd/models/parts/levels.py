@@ -34,7 +34,7 @@ def groups(
     left = set(supported)
     while True:
         by_level: dict[int, list[int]] = {}
-        for node, level in enumerate(_levels(needs, left)):
+        for node, level in enumerate(levels(needs, left)):
             by_level.setdefault(level, []).append(node)
         small = [n for level, n in by_level.items() if level % 2 == 0 and not is_worth_it(n)]
         if not small:
@@ -44,9 +44,10 @@ def groups(
         left.difference_update(nodes)
 
 
-def _levels(needs: Sequence[Collection[int]], supported: Collection[int]) -> list[int]:
-    levels: list[int] = []
+def levels(needs: Sequence[Collection[int]], supported: Collection[int]) -> list[int]:
+    """The level of each operator; arguments as for `groups`."""
+    found: list[int] = []
     for node, sources in enumerate(needs):
-        lowest = max((levels[source] for source in sources), default=0)
-        levels.append(lowest + (lowest % 2 != int(node not in supported)))
-    return levels
+        lowest = max((found[source] for source in sources), default=0)
+        found.append(lowest + (lowest % 2 != int(node not in supported)))
+    return found

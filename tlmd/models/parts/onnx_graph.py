@@ -10,7 +10,6 @@ import onnx
 from onnx import helper
 
 from tlmd.data.errors import NotImportable
-from tlmd.models.call_structure import CallStructure
 from tlmd.models.onnx import onnx_frontend, onnx_runtime, simplify
 from tlmd.models.onnx.onnx_frontend import OnnxModel
 from tlmd.models.onnx.rewriting import STANDARD
@@ -19,7 +18,6 @@ from tlmd.models.parts.graph import Graph, Key
 from tlmd.models.parts.onnx_program import OnnxProgram
 from tlmd.models.parts.onnx_types import OnnxTypes
 from tlmd.models.sources import SourceModel, first_line, input_infos
-from tlmd.models.structure import Node
 
 _RANDOM = {
     *("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"),
@@ -77,14 +75,9 @@ class OnnxGraph(Graph):
         shapes = {str(name): list(self._values[name].shape) for name in takes}
         module = onnx_frontend.import_proto(self.name, self._extracted(nodes), shapes)
         infos = input_infos(self.name, module, ())
-        call = CallStructure(
-            tuple(info.name for info in infos),
-            tuple(Node("tensor", value=index) for index in range(len(infos))),
-        )
-        outputs = Node("list", tuple(Node("tensor", value=index) for index in range(len(gives))))
         if [info.name for info in infos] != list(takes):
             raise NotImportable(f"TVM leaves out inputs of a part of {self.name}")
-        return SourceModel(self.name, module, infos, None, call, outputs)
+        return onnx_frontend.flat_source(self.name, module, infos, len(gives))
 
     def program(self, nodes: Sequence[int]) -> OnnxProgram:
         """See `Graph.program`."""

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from tlmd.data.errors import BadInput
 from tlmd.models.onnx import onnx_runtime
+from tlmd.models.parts.flow import Program
+from tlmd.models.pytorch.tensors import as_array
 
 if TYPE_CHECKING:
     import onnx
@@ -21,7 +23,7 @@ class OnnxProgram:
 
     def __init__(self, model: onnx.ModelProto) -> None:
         self._model = model
-        self._run: Any = None
+        self._run: Program | None = None
 
     def __call__(self, values: Sequence[Any]) -> list[Any]:
         """Run it. Torch tensors become arrays."""
@@ -42,32 +44,22 @@ class OnnxProgram:
         return {"kind": KIND, "file": path.name}
 
 
-class _Loaded:
-    """The program of a file."""
-
-    def __init__(self, session: Any) -> None:
-        self._run = _runner(session)
-
-    def __call__(self, values: Sequence[Any]) -> list[Any]:
-        return list(self._run(values))
-
-
-def load(document: Mapping[str, Any], folder: Path, threads: int) -> _Loaded:
+def load(document: Mapping[str, Any], folder: Path, threads: int) -> Program:
     """The program of `save`, on `threads` cores. Raises `BadInput`."""
     path = folder / document["file"]
     if not onnx_runtime.is_installed():
         raise BadInput(f"{path.name} runs in ONNX Runtime; pip install 'tlmd[onnx]'")
     try:
-        return _Loaded(onnx_runtime.session(str(path), threads))
+        return _runner(onnx_runtime.session(str(path), threads))
     except Exception as error:
         raise BadInput(f"cannot load {path} ({error}); tune the model again"[:300]) from error
 
 
-def _runner(session: Any) -> Any:
+def _runner(session: Any) -> Program:
     names = [value.name for value in session.get_inputs()]
 
-    def run(values: Sequence[Any]) -> Any:
-        arrays = [v.numpy() if hasattr(v, "data_ptr") else v for v in values]
-        return session.run(None, dict(zip(names, arrays, strict=True)))
+    def run(values: Sequence[Any]) -> list[Any]:
+        arrays = map(as_array, values)
+        return list(session.run(None, dict(zip(names, arrays, strict=True))))
 
     return run

@@ -2,32 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
-
 from tlmd.data.model_spec import ModelSpec
 from tlmd.models import frontends
-from tlmd.models.pytorch.tensors import to_torch
+from tlmd.models.parts.torch_program import TorchProgram
 from tlmd.models.pytorch.torch_frontend import FlatModel
 
 KIND = "original"
 
 
-class OriginalProgram:
+class OriginalProgram(TorchProgram):
     """A model in eager PyTorch, with flat inputs and outputs."""
 
     def __init__(self, spec: ModelSpec, original: FlatModel) -> None:
-        self._spec, self._module = spec, original.module
-
-    def __call__(self, values: Sequence[Any]) -> list[Any]:
-        """Run it. Arrays of numpy become tensors."""
-        tensors = [to_torch(value) if isinstance(value, np.ndarray) else value for value in values]
-        with torch.no_grad():
-            return list(self._module(*tensors))
+        super().__init__(original.module)
+        self._spec = spec
 
     def save(self, _folder: Path, _name: str) -> dict[str, Any]:
         """Nothing is written: only the model's name is kept."""

@@ -13,14 +13,14 @@ from torch.utils.flop_counter import flop_registry
 
 from tlmd.data.errors import NotImportable
 from tlmd.models.parts.graph import Graph, Key
+from tlmd.models.parts.regions import flat_graph, is_worth_it, reads_strides
 from tlmd.models.parts.torch_program import TorchProgram
 from tlmd.models.pytorch import torch_frontend
 from tlmd.models.pytorch.importer import is_supported, operator_name, where
-from tlmd.models.pytorch.normalise import allow_all_strides, normalise
+from tlmd.models.pytorch.normalise import normalise
 from tlmd.models.pytorch.operators import converters
-from tlmd.models.pytorch.regions import is_worth_it, reads_strides
 from tlmd.models.pytorch.state import seeded
-from tlmd.models.pytorch.tensors import to_numpy, to_torch
+from tlmd.models.pytorch.tensors import as_array, to_numpy, to_torch
 from tlmd.models.pytorch.torch_frontend import FlatModel
 from tlmd.models.sources import SourceModel, first_line
 
@@ -149,7 +149,7 @@ class TorchGraph(Graph):
     def values(self, keys: Sequence[Key], number: int) -> list[Any]:
         """See `Graph.values`."""
         values = [self._value(key, number) for key in keys]
-        return [to_numpy(value) if torch.is_tensor(value) else value for value in values]
+        return list(map(as_array, values))
 
     def _value(self, node: Node, number: int) -> Any:
         if number not in self._values:
@@ -197,14 +197,11 @@ def _normalised(flat: FlatModel, convertible: Any) -> torch.fx.GraphModule:
         program = normalise(
             torch_frontend.exported(flat.name, flat.module, flat.tensors), convertible
         )
-        module: torch.fx.GraphModule = program.module(check_guards=False)
-        module.graph.set_codegen(torch.fx.graph.CodeGen())  # inputs and outputs are flat
-        allow_all_strides(module.graph)
+        return flat_graph(program)
     except NotImportable:
         raise
     except Exception as error:  # PyTorch raises many kinds
         raise NotImportable(f"PyTorch cannot split {flat.name} ({first_line(error)})") from error
-    return module
 
 
 def _only_node(value: Any) -> Node:

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
 from torch.fx.graph import CodeGen
@@ -19,7 +18,7 @@ from torch.fx.graph_module import _format_import_block
 from torch.package.importer import sys_importer
 
 from tlmd.data.errors import BadInput, NotImportable
-from tlmd.models.pytorch.tensors import to_torch
+from tlmd.models.pytorch.tensors import as_tensor
 
 KIND = "torch"
 _BUILT_IN = {"aten", "prim", "prims", "higher_order"}  # packages of operators that torch defines
@@ -28,16 +27,15 @@ _HEAD = '"""A part of the model that PyTorch runs; tlmd wrote it. Weights: {weig
 
 
 class TorchProgram:
-    """A graph of torch.fx that takes and returns flat tensors."""
+    """A module that takes and returns flat tensors, such as a graph of torch.fx."""
 
     def __init__(self, module: torch.nn.Module) -> None:
         self._module = module
 
     def __call__(self, values: Sequence[Any]) -> list[Any]:
         """Run it. Arrays of numpy become tensors."""
-        tensors = [to_torch(value) if isinstance(value, np.ndarray) else value for value in values]
         with torch.no_grad():
-            return list(self._module(*tensors))
+            return list(self._module(*map(as_tensor, values)))
 
     def save(self, folder: Path, name: str) -> dict[str, Any]:
         """Write source and weights. Raises `NotImportable` for a graph that has no source."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import sys
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
 
@@ -10,6 +11,22 @@ from tlmd.models.sources import numpy_dtype
 
 if TYPE_CHECKING:
     import torch
+
+
+def is_torch(value: Any) -> TypeGuard[torch.Tensor]:
+    """Whether a value is a tensor of PyTorch. It does not load PyTorch."""
+    return "torch" in sys.modules and isinstance(value, sys.modules["torch"].Tensor)
+
+
+def as_array(value: Any) -> Any:
+    """A tensor as an array; other values, such as a list of arrays, as they are."""
+    return to_numpy(value) if is_torch(value) else value
+
+
+def as_tensor(value: Any) -> Any:
+    """An array of numbers as a tensor with a copy of them; other values as they are."""
+    numbers = isinstance(value, np.ndarray) and value.dtype.kind not in "OUS"
+    return to_torch(value) if numbers else value
 
 
 def to_numpy(tensor: torch.Tensor) -> np.ndarray:

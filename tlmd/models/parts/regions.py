@@ -1,10 +1,13 @@
-"""Which operators of a graph are worth a library of their own."""
+"""Regions of a normalised program: its flat graph, and what is worth a library of its own."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 import torch
+from torch.export import ExportedProgram
+
+from tlmd.models.pytorch.normalise import allow_all_strides
 
 _FEWEST = 3  # operators of a region, without those that only change a shape
 # A region is worth it if the name of one of its operators begins so.
@@ -16,6 +19,17 @@ _HEAVY = (
 )
 _LIGHT = ("view.", "reshape.", "getitem", "permute.", "expand.", "unsqueeze.", "squeeze.")
 _STRIDED = ("as_strided.default", "as_strided_copy.default")
+
+
+def flat_graph(program: ExportedProgram) -> torch.fx.GraphModule:
+    """The graph of a normalised program, with flat inputs and outputs and weights as attributes.
+
+    Its views accept all strides, as outputs of libraries are contiguous.
+    """
+    module: torch.fx.GraphModule = program.module(check_guards=False)
+    module.graph.set_codegen(torch.fx.graph.CodeGen())
+    allow_all_strides(module.graph)
+    return module
 
 
 def is_worth_it(nodes: Sequence[torch.fx.Node]) -> bool:
