@@ -41,6 +41,7 @@ from tlmd.pipeline.orders import (
     WorkerLeft,
     WriteOrder,
 )
+from tlmd.processes.stage_times import stage
 
 _log = logging.getLogger("tlmd.cluster")
 
@@ -78,7 +79,8 @@ class Cluster:
 
     def start(self) -> None:
         """Start or join Ray (some seconds), and every actor in the background."""
-        session.start(self._settings)
+        with stage("start Ray"):
+            session.start(self._settings)
         self.offered = placement.described()
         self._look()
 

@@ -11,6 +11,7 @@ from tlmd.data import wire
 from tlmd.data.config import GenerateConfig
 from tlmd.generate.history import WrittenHistory
 from tlmd.pipeline.orders import WriteOrder, Written
+from tlmd.processes.stage_times import stage
 from tlmd.space import tvm_alone
 from tlmd.tlm import checkpoint as checkpoints
 
@@ -43,9 +44,10 @@ class GeneratorActor:
         """Carry out a `WriteOrder`."""
         order = wire.unpack(WriteOrder, data)
         avoid = self._history.add(order.task.key, order.known, order.avoid)
-        written, refused = self._generator.write(
-            order.task, order.count, list(order.records), avoid, order.oversample, order.earlier
-        )
+        with stage("write"):
+            written, refused = self._generator.write(
+                order.task, order.count, list(order.records), avoid, order.oversample, order.earlier
+            )
         return wire.pack(Written(tuple(written), tuple(refused), self._generator.version))
 
     def swap(self, blob: Any) -> int:

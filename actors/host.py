@@ -17,6 +17,7 @@ from typing import Any
 import ray
 
 from tlmd.measure.cores import suspension
+from tlmd.processes.stage_times import stage
 
 
 class Host:
@@ -32,7 +33,8 @@ class Host:
             with contextlib.suppress(OSError):  # a full disk: it then goes on beside the timing
                 suspension.join(Path(turns_with))
         self._end = threading.Event()
-        self._object = _imported(path)(*arguments)
+        with stage(f"start {path.rpartition(':')[2]}"):
+            self._object = _imported(path)(*arguments)
 
     def describe(self) -> dict[str, Any]:
         """Node and process, and what the object says about itself."""

@@ -10,6 +10,7 @@ import numpy as np
 
 from tlmd.data import wire
 from tlmd.data.config import RegistryConfig
+from tlmd.processes.stage_times import stage
 from tlmd.tlm.checkpoint_registry import Registry
 
 
@@ -40,7 +41,8 @@ class RegistryActor:
         def check(new: Any, rivals: Any) -> Any:
             return gate.judge(new, rivals, held_out, self._config)
 
-        return wire.pack(self._registry.publish(blob.tobytes(), version, check))
+        with stage("publish"):
+            return wire.pack(self._registry.publish(blob.tobytes(), version, check))
 
     def promote(self, version: int) -> int:
         """Pin a version and keep it for good. Raises `BadInput`."""

@@ -14,6 +14,7 @@ from tlmd.data import wire
 from tlmd.data.config import TrainConfig
 from tlmd.data.types import Record
 from tlmd.pipeline.orders import Trained, TrainOrder
+from tlmd.processes.stage_times import stage
 from tlmd.space import tvm_alone
 from tlmd.tlm import checkpoint as checkpoints
 
@@ -65,11 +66,12 @@ class TrainerActor:
             self._tuner.follow(
                 _load(registry, order.current)
             )  # our latest was refused or rolled back
-        checkpoint, report = self._tuner.train(
-            order.version,
-            lambda: self._interrupted >= order.version,
-            lambda: self._ended >= order.version,
-        )
+        with stage("train"):
+            checkpoint, report = self._tuner.train(
+                order.version,
+                lambda: self._interrupted >= order.version,
+                lambda: self._ended >= order.version,
+            )
         self._latest = order.version
         answer = Trained(
             order.version, report.demonstrations, report.steps, report.loss, report.seconds

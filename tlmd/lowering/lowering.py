@@ -33,6 +33,7 @@ from tlmd.lowering.passes.quantisation import IntegerProducts, SpellOutScales
 from tlmd.lowering.passes.transposed_convolution import TransposedConvolutions
 from tlmd.lowering.tunable import is_tunable
 from tlmd.space import gpu_default
+from tlmd.space.hardware.target import for_building
 
 # Channels last: the innermost loop then runs over contiguous channels for all image sizes.
 # Transposed convolutions are listed because TVM would otherwise give them channels last, for which
@@ -261,7 +262,7 @@ def compile_model(
             scheduled = transform.MetaScheduleApplyDatabase(enable_warning=False)(lowered)
     missing = [name for name in names if is_tunable(scheduled[name])]
     made = with_prefetches(scheduled)
-    executable = tvm.compile(made, target, relax_pipeline=_build_pipeline(target))
+    executable = tvm.compile(made, for_building(target), relax_pipeline=_build_pipeline(target))
     return Compiled(executable, len(names), len(names) - len(missing), missing)
 
 

@@ -27,6 +27,8 @@ from tlmd.measure.timing import noise
 from tlmd.measure.timing.noise import Reading
 from tlmd.measure.timing.reference import DriftMonitor
 from tlmd.measure.timing.timing import Samples
+from tlmd.processes import stage_times
+from tlmd.space.hardware.target import for_building
 
 _BIG_CORES = 1  # TVM's name for all cores that it may use
 _QUIET = 1.15  # times the reference kernel's time of a quiet machine
@@ -67,11 +69,14 @@ class Stopwatch:
 
     last: float
     stages: dict[str, float] = field(default_factory=dict)
+    last_cpu: float = field(default_factory=time.process_time)
 
     def lap(self, stage: str) -> None:
-        now = time.perf_counter()
-        self.stages[stage] = self.stages.get(stage, 0.0) + now - self.last
-        self.last = now
+        now, cpu = time.perf_counter(), time.process_time()
+        seconds = now - self.last
+        stage_times.note(f"measure: {stage}", time.time() - seconds, seconds, cpu - self.last_cpu)
+        self.stages[stage] = self.stages.get(stage, 0.0) + seconds
+        self.last, self.last_cpu = now, cpu
 
 
 @dataclass(frozen=True)
@@ -123,7 +128,7 @@ class ChildContext:
         # The arguments are known to be right; building checks for them would take longer than
         # building many programs.
         with tvm.transform.PassContext(config={"tirx.disable_assert": True}):
-            runtime = tvm.compile(with_prefetches(module), server.target).jit()
+            runtime = tvm.compile(with_prefetches(module), for_building(server.target)).jit()
         device = tvm.cpu() if server.drift_monitor else tvm.device(server.setup.target.device)
         return Executable(runtime, program, device, server.config.cache == "cold")
 

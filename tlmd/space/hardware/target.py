@@ -30,6 +30,7 @@ _USED = (bfloat16.FEATURE, int8.FEATURE, *dict.fromkeys(itertools.chain(*amx.FEA
 _NARROW = "prefer-256-bit"
 """With it LLVM splits vectors of 512 bits, by default on all CPUs of Intel that have them. The
 first of these CPUs lowered their clock for them; the products need them anyway."""
+_LEVEL = 2
 _CACHE_DIR = Path("/sys/devices/system/cpu/cpu0/cache")
 
 
@@ -61,6 +62,17 @@ def resolve(spec: str, cores: int = 1) -> TargetInfo:
 def tvm_target(info: TargetInfo) -> Any:
     """The TVM target of `info`."""
     return tvm.target.Target(json.loads(info.spec))
+
+
+def for_building(target: tvm.target.Target) -> Any:
+    """The TVM target with which programs of `target` are compiled: LLVM's second level for CPUs.
+
+    At the third level, which is TVM's default, LLVM takes up to twenty times as long for loops that
+    it unrolls, and the programs are no faster (`python -m benchmarks.build_levels`).
+    """
+    if str(target.kind.name) != "llvm" or "opt-level" in target.attrs:
+        return target
+    return tvm.target.Target({**json.loads(str(target)), "opt-level": _LEVEL})
 
 
 def vector_unit(target: tvm.target.Target) -> VectorUnit:
