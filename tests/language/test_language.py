@@ -77,6 +77,23 @@ def tiles(draw: st.DrawFn) -> tuple[OpenDecision, tuple[int, ...]]:
     return open_decision, (remaining, *reversed(factors))
 
 
+@given(tiles(), st.data())
+@settings(max_examples=200, deadline=None)
+def test_one_value_is_legal_where_the_table_says_so(
+    drawn: tuple[OpenDecision, tuple[int, ...]], data: st.DataObject
+) -> None:
+    open_decision, decision = drawn
+    assume(grammar.is_open(open_decision))
+    remaining, inner = open_decision.extent, 1
+    for place, factor in enumerate(reversed(decision[1:])):
+        row = grammar.legal(open_decision, place, np.array([remaining]), np.array([inner]))[0]
+        values = grammar.values_of(open_decision).numbers
+        alone = [grammar.is_legal(open_decision, place, remaining, inner, n) for n in values]
+        assert alone == row.tolist()
+        remaining //= factor
+        inner *= factor
+
+
 @st.composite
 def candidates(draw: st.DrawFn) -> tuple[Sketch, Candidate]:
     open_decisions, decisions = [], []

@@ -12,6 +12,7 @@ from tlmd.generate.carry import carried_over
 from tlmd.generate.pick import pick
 from tlmd.generate.propose import NOT_THE_TLM, Proposer, WrittenCandidate
 from tlmd.generate.search import DecisionSearch, structure
+from tlmd.processes.stage_times import stage
 from tlmd.space.cache import SpaceCache
 from tlmd.space.features import FeatureExtractors, pack_features, speedup
 from tlmd.space.space import TaskSpace
@@ -65,18 +66,23 @@ class Generator:
         list has a record of each candidate that TVM refused, with the reason; such a candidate is
         never built.
         """
-        space = self._spaces.get(task)
+        with stage("write: space"):
+            space = self._spaces.get(task)
         total = max(round(count * (oversample or self._config.oversample)), 16)
         ids = {r.candidate.id for r in records} | {candidate_id for candidate_id, _ in avoid}
         hashes = {r.module_hash for r in records} | {digest for _, digest in avoid}
-        written = self._proposer.propose(space, total, records)
+        with stage("write: propose"):
+            written = self._proposer.propose(space, total, records)
         wide, unranked = ([one for one in of if one.candidate.id not in ids] for of in written)
-        chosen = self._narrow(space, wide, total - len(unranked), ids) + unranked
+        with stage("write: search"):
+            chosen = self._narrow(space, wide, total - len(unranked), ids) + unranked
         carried = [
             WrittenCandidate(c, Writer.CARRIED, NOT_THE_TLM) for c in carried_over(space, earlier)
         ]
-        applied, refused = apply_new(space, [*carried, *chosen], ids, hashes)
-        features = self._extractors.of(task.target).rows([one.schedule for one in applied])
+        with stage("write: apply"):
+            applied, refused = apply_new(space, [*carried, *chosen], ids, hashes)
+        with stage("write: features"):
+            features = self._extractors.of(task.target).rows([one.schedule for one in applied])
         candidates = [one.written.candidate for one in applied]
         scores = self._scores(space, candidates, features)
         structures = [structure(space.sketches[c.sketch], c) for c in candidates]

@@ -35,12 +35,21 @@ class Values:
     codes: Ints
     """Their token ids, ``[n, width]``."""
 
+    @functools.cached_property
+    def numbers(self) -> list[int]:
+        """The values as a list."""
+        return [int(value) for value in self.values]
+
+    @functools.cached_property
+    def _rows(self) -> dict[int, int]:
+        return {value: row for row, value in reversed([*enumerate(self.numbers)])}
+
     def index(self, value: int) -> int:
         """The row of `value`. Raises `ValueError` for any other value."""
-        rows = np.flatnonzero(self.values == value)
-        if not len(rows):
-            raise ValueError(f"{value} is not one of {self.values.tolist()}")
-        return int(rows[0])
+        row = self._rows.get(value)
+        if row is None:
+            raise ValueError(f"{value} is not one of {self.numbers}")
+        return row
 
 
 @functools.lru_cache(maxsize=4096)
@@ -99,6 +108,20 @@ def legal(open_decision: OpenDecision, index: int, remaining: Ints, inner: Ints)
     return mask
 
 
+def is_legal(open_decision: OpenDecision, index: int, remaining: int, inner: int, n: int) -> bool:
+    """Whether `n`, one of the values, is legal as the value number `index`: one entry of `legal`.
+
+    For one decision at a time this is ten times as fast.
+    """
+    if open_decision.kind not in _FACTORED:
+        return True
+    if remaining % n or (index == 0 and open_decision.limit and n > open_decision.limit):
+        return False
+    position, factor = open_decision.partition
+    at_rule = open_decision.arity - 1 - index == position and factor > 1
+    return not at_rule or inner * n % factor == 0
+
+
 def to_values(open_decision: OpenDecision, decision: Decision) -> list[int]:
     """The values that are written for a decision. Raises `ValueError` if it is not legal."""
     if open_decision.kind in _FACTORED:
@@ -133,8 +156,7 @@ def _check_factors(open_decision: OpenDecision, decision: Decision) -> None:
     for index, factor in enumerate(reversed(decision[1:])):
         if factor < 1 or remaining % factor:
             raise ValueError(f"{factor} does not divide {remaining}")
-        row = legal(open_decision, index, np.array([remaining]), np.array([inner]))[0]
-        if not row[values_of(open_decision).index(factor)]:
+        if not is_legal(open_decision, index, remaining, inner, factor):
             raise ValueError(f"factor {factor} is not allowed at position {index} from inside")
         remaining //= factor
         inner *= factor

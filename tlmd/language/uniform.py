@@ -5,8 +5,6 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-import numpy as np
-
 from tlmd.data.computation import DecisionKind, OpenDecision, Sketch
 from tlmd.data.types import Candidate, Decision
 from tlmd.language import grammar
@@ -31,13 +29,13 @@ def draw_uniform(
 
 
 def _values(rng: random.Random, open_decision: OpenDecision) -> list[int]:
-    table = grammar.values_of(open_decision).values
+    table = grammar.values_of(open_decision).numbers
     remaining, inner = open_decision.extent, 1
     values: list[int] = []
     count = grammar.places(open_decision)
     for number in range(count):
-        mask = grammar.legal(open_decision, number, np.array([remaining]), np.array([inner]))[0]
-        value = int(rng.choice(table[mask]))
+        legal = [n for n in table if grammar.is_legal(open_decision, number, remaining, inner, n)]
+        value = rng.choice(legal)
         values.append(value)
         if number + 1 < count:  # several values: the factors of a tile
             remaining, inner = remaining // value, inner * value

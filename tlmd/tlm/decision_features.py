@@ -64,7 +64,8 @@ def decision_features(
         if rows:
             decided = [candidates[row].decisions for row in rows]
             columns = _columns(computation, sketch, decided)
-            table[rows] = np.stack([np.broadcast_to(c, len(rows)) for c in columns], 1)
+            for number, column in enumerate(columns):
+                table[rows, number] = column
     return table
 
 
