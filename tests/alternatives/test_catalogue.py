@@ -24,7 +24,7 @@ from tlmd.alternatives.contraction import shape_of, with_constants
 from tlmd.alternatives.expressions import axis, long
 from tlmd.alternatives.scheduling import Sketch, StageSchedule
 from tlmd.data.model_spec import INT8, ModelSpec
-from tlmd.export.reports import Result
+from tlmd.export.result import Result
 from tlmd.lowering import lowering
 from tlmd.lowering.alternatives import substitute, with_alternatives
 from tlmd.lowering.preparation import LoweredModel, lower_source

@@ -110,7 +110,7 @@ def test_a_job_comes_back_from_the_wire_and_from_http(document: dict[str, Any]) 
     ("bad", "text"),
     [
         ({"trials": "x"}, "trials must be a valid integer, not 'x'"),
-        ({"trials": 0}, "trials must be a number of at least 1, not 0"),
+        ({"trials": -1}, "trials must be greater than or equal to 0, not -1"),
         ({"trials": 4, "effort": "quick"}, "--trials and --effort both say how much"),
         ({"precision": "fp8"}, "precision must be 'fp32', 'bf16' or 'int8', not 'fp8'"),
         ({"weight": float("nan")}, "weight must be"),

@@ -16,7 +16,7 @@ from tlmd.data.model_spec import ModelSpec
 from tlmd.data.types import TargetInfo
 from tlmd.export import libraries, whole_model
 from tlmd.export.library import load_machine
-from tlmd.export.reports import Result
+from tlmd.export.result import Result
 from tlmd.lowering.preparation import LoweredModel, lower_source
 from tlmd.models.pytorch import torch_frontend
 from tlmd.pipeline.task_state import TaskState

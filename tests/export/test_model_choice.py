@@ -17,7 +17,7 @@ from tlmd.data.model_spec import ModelSpec
 from tlmd.export import in_model, libraries, model_choice, whole_model
 from tlmd.export.libraries import TunedLibrary
 from tlmd.export.library import library_entry
-from tlmd.export.reports import Result, TaskResult
+from tlmd.export.result import Result, TaskResult
 from tlmd.lowering import alternatives
 from tlmd.lowering.alternatives import with_alternatives
 from tlmd.lowering.preparation import LoweredModel, lower_source

@@ -12,7 +12,7 @@ from tests.support.measured_tasks import measured
 from tlmd.data.model_spec import ModelSpec
 from tlmd.export import untuned_model, whole_model
 from tlmd.export.library import library_entry
-from tlmd.export.reports import Result
+from tlmd.export.result import Result
 from tlmd.export.untuned_model import UntunedModel
 from tlmd.lowering.preparation import LoweredModel, lower_source
 from tlmd.models import frontends

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import nn
 
+from tlmd.export.program_source import ProgramSource
 from tlmd.integrations import hot_swap, torch_backend
-from tlmd.integrations.programs import ProgramSource
 
 
 def use_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -26,7 +26,7 @@ def use_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
         return [2.0, 1.0]
 
     monkeypatch.setattr(hot_swap, "shortest_times", times)
-    monkeypatch.setattr(ProgramSource, "propose", lambda self, task: None)
+    monkeypatch.setattr(ProgramSource, "propose", lambda self, *task: None)
 
 
 class Flat(nn.Module):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 import threading
 import time
 from dataclasses import asdict, dataclass
@@ -18,12 +19,12 @@ from tlmd.data import wire
 from tlmd.data.model_spec import ModelSpec
 from tlmd.data.types import TargetInfo, Task
 from tlmd.processes.guarded_child import Channel, serve
+from tlmd.processes.stage_times import stage
 from tlmd.records.task_file import save_tasks
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tlmd.lowering.preparation import PreparedModel
+    from tlmd.export.instant import InstantPrograms
+    from tlmd.lowering.acceptance import Accepted
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,13 @@ class AcceptRequest:
     after_crash: str = ""
     """How an earlier process for this model was ended by the compiler. Empty: there was none."""
 
+    records: str = ""
+    """The state directory whose records choose the programs of a model that is compiled without
+    measuring. Empty: it will be measured."""
+
+    checkpoint: str = ""
+    """The checkpoint that chooses the other programs. Empty: the one that ships."""
+
 
 @dataclass(frozen=True)
 class DeliverRequest:
@@ -69,16 +77,47 @@ def handle(channel: Channel) -> None:
     request = wire.unpack(AcceptRequest, message[1])
     if request.is_slot_busy:
         _leave_run_cores(request.build)
-    from tlmd.export import reports
-    from tlmd.lowering import acceptance
-    from tlmd.space.hardware import host_cpu
-    from tlmd.space.hardware import target as targets
+    with stage("imports"):
+        from tlmd.lowering import acceptance
+        from tlmd.space.hardware import host_cpu
+        from tlmd.space.hardware import target as targets
 
     target = targets.resolve(request.target, len(request.run))
     if request.tasks:  # they are to be measured
         host_cpu.check(target)
-    accepted = acceptance.accept(request.spec, target, channel.stage, request.after_crash)
-    tasks = accepted.tasks
+    with tempfile.TemporaryDirectory(prefix="tlmd-") as folder:
+        programs = _instant_programs(request, target, Path(folder))
+        accepted = acceptance.accept(
+            request.spec, target, channel.stage, request.after_crash, programs
+        )
+        with stage("alternatives"):
+            parts = [part for model in accepted.models for part in model.lowered]
+            tasks = programs.tasks(parts) if programs else accepted.tasks
+        channel.send("accepted", _report(request, accepted, tasks, target))
+        _leave_run_cores(request.build)
+        message = channel.receive()
+        if message is not None:
+            wanted = wire.unpack(DeliverRequest, message[1])
+            _deliver(channel, accepted, programs, tasks, target, wanted)
+
+
+def _instant_programs(
+    request: AcceptRequest, target: TargetInfo, folder: Path
+) -> InstantPrograms | None:
+    if not request.records:
+        return None
+    from tlmd.export.instant import InstantPrograms
+    from tlmd.export.program_source import ProgramSource
+
+    source = ProgramSource(Path(request.records), request.checkpoint)
+    return InstantPrograms(source, target, folder)
+
+
+def _report(
+    request: AcceptRequest, accepted: Accepted, tasks: list[Task], target: TargetInfo
+) -> dict[str, Any]:
+    from tlmd.export import reports
+
     direct = [task for task in tasks if not task.alternative]
     source = accepted.models[0].source
     if request.tasks:
@@ -95,17 +134,13 @@ def handle(channel: Channel) -> None:
         "notes": list(accepted.notes),
         "target": asdict(target),
     }
-    report |= reports.left_to_framework(accepted.models[0].flow)
-    channel.send("accepted", report)
-    _leave_run_cores(request.build)
-    message = channel.receive()
-    if message is not None:
-        _deliver(channel, accepted.models, tasks, target, wire.unpack(DeliverRequest, message[1]))
+    return report | reports.left_to_framework(accepted.models[0].flow)
 
 
 def _deliver(
     channel: Channel,
-    models: Sequence[PreparedModel],
+    accepted: Accepted,
+    programs: InstantPrograms | None,
     tasks: list[Task],
     target: TargetInfo,
     request: DeliverRequest,
@@ -113,8 +148,15 @@ def _deliver(
     from tlmd.export import job_export
     from tlmd.records.store import RecordStore
 
-    state_dir = Path(request.state_dir)
+    state_dir, models = Path(request.state_dir), accepted.models
     started_at = time.monotonic() - request.elapsed_s
+    out = Path(request.out) if request.out else None
+    if programs is not None:
+        from tlmd.export import instant
+
+        result = instant.deliver(accepted, programs, out, started_at)
+        channel.send("delivered", result.to_plain())
+        return
     states = []
     if tasks:  # without tasks no daemon has made the store
         with RecordStore(state_dir / "records.sqlite", read_only=True) as store:
@@ -127,7 +169,6 @@ def _deliver(
     if request.interrupted:
         result = job_export.interrupted(models[0].spec.name, states, target, started_at)
     else:
-        out = Path(request.out) if request.out else None
         result = job_export.deliver(
             models, states, target, state_dir, out, started_at, before_timing
         )

@@ -56,14 +56,25 @@ class ModelProcess:
         is_slot_busy: bool,
         tasks: Path | None,
         on_stage: Callable[[str], None],
+        records: Path | None = None,
     ) -> dict[str, Any]:
         """The report on the model once it works; its tasks are written to `tasks`.
+
+        `records`: the model is to be compiled without measuring, with the records of this state
+        directory.
 
         If the model ends the process, another one tries its parts with care. Raises `BadInput` if
         it does not work, and `Failed`.
         """
         request = AcceptRequest(
-            self._spec, target, layout.run, layout.build, is_slot_busy, str(tasks or "")
+            self._spec,
+            target,
+            layout.run,
+            layout.build,
+            is_slot_busy,
+            str(tasks or ""),
+            records=str(records or ""),
+            checkpoint=self._config.generate.checkpoint,
         )
         try:
             return self._accept(request, on_stage)

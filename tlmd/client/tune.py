@@ -78,6 +78,8 @@ def run(request: TuneRequest, config: Config, display: Display | None = None) ->
             f"`tlmd start`, `tlmd submit {job_request.name} --target cuda` and `tlmd export`"
         )
     state_dir = make_state_dir(request.state_dir).absolute()
+    if job_request.trials == 0:
+        return _compile(request, config, state_dir, display, started_at)
     running = lifecycle.running(state_dir)
     cores = config.measure.run_cores
     if running is not None:
@@ -111,6 +113,23 @@ def run(request: TuneRequest, config: Config, display: Display | None = None) ->
         if not stopped:
             display.stage("compiling and timing the whole model")
         return model.deliver(state_dir, request.out, started_at, stopped, private.end)
+
+
+def _compile(
+    request: TuneRequest, config: Config, state_dir: Path, display: Display, started_at: float
+) -> TuneResult:
+    """Compile the model of `request` without measuring anything."""
+    job = request.job
+    layout = plan_slots(config.measure.slots, run=config.measure.run_cores or None)[0]
+    log = state_dir / "logs" / "tune.log"
+    with ModelProcess(job.model_spec, config, log) as model:
+        report = model.accept(job.target, layout, False, None, display.stage, records=state_dir)
+        if reason := frontends.weights_note(job):
+            display.tell(f"the weights of {job.name} are random: {reason}")
+        for note in report["notes"]:
+            display.tell(note)
+        display.stage("writing the model")
+        return model.deliver(state_dir, request.out, started_at, False, lambda: None)
 
 
 def _plan(accepted: dict[str, Any], job: JobRequest) -> str:

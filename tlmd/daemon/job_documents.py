@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tlmd.data.config import TuneConfig
+from tlmd.data.errors import BadInput
 from tlmd.data.job_request import JobRequest
 from tlmd.data.types import JobState
 from tlmd.data.units import microseconds
@@ -25,6 +26,10 @@ _CURVE = 200  # points of a task's curve in a document, about
 def make_spec(document: dict[str, Any]) -> JobSpec:
     """The job that the body of a request describes. Raises `BadInput` with the wrong field."""
     request = JobRequest.model_validate(document).with_defaults(TuneConfig())
+    if request.trials == 0 and not request.corpus:
+        raise BadInput(
+            "trials must be at least 1; `tlmd compile` measures nothing and needs no job"
+        )
     title = request.name.replace(":", "-") or request.corpus
     name = _NOT_OF_A_NAME.sub("-", Path(title).stem)[:40]
     return JobSpec(

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, get_args
 from pydantic import Field, StrictBool, StrictFloat, StrictInt, model_validator
 
 from tlmd.data.model_spec import ModelSpec
-from tlmd.data.option import Group, Option, duration, positive
+from tlmd.data.option import Group, Option, duration, whole
 
 if TYPE_CHECKING:
     from tlmd.data.config import TuneConfig
 
-EFFORTS = {"quick": 4, "normal": 16, "thorough": 64}
-"""Measurements per task of each effort."""
+EFFORTS = {"instant": 0, "quick": 4, "normal": 16, "thorough": 64}
+"""Measurements per task of each effort; 0: the model is compiled without measuring."""
 
 Priority = Annotated[int, Field(ge=-100, le=100)]
 Weight = Annotated[float, Field(ge=0.01, le=100)]
@@ -37,17 +37,20 @@ class JobRequest(ModelSpec):
         "native",
         description="'native', 'cuda', 'slot:NAME' of a cluster, or a TVM target as JSON",
     )
-    trials: Annotated[StrictInt | None, Option("job", read=positive)] = Field(
+    trials: Annotated[StrictInt | None, Option("job", read=whole)] = Field(
         None,
         ge=0,
         le=_MOST_TRIALS,
-        description="measurements per task (default 16; for a corpus no limit)",
+        description="measurements per task (default 16; for a corpus no limit; 0: none, see "
+        "`tlmd compile`)",
     )
-    effort: Annotated[Literal["quick", "normal", "thorough"] | None, Option("job")] = Field(
-        None,
-        description="instead of trials: "
-        + ", ".join(f"{name} {trials}" for name, trials in EFFORTS.items())
-        + " per task",
+    effort: Annotated[Literal["instant", "quick", "normal", "thorough"] | None, Option("job")] = (
+        Field(
+            None,
+            description="instead of trials: "
+            + ", ".join(f"{name} {trials}" for name, trials in EFFORTS.items())
+            + " per task",
+        )
     )
     time_budget: Annotated[
         StrictFloat | StrictInt | None, Option("job", metavar="10m", read=duration)
@@ -89,8 +92,6 @@ class JobRequest(ModelSpec):
             raise ValueError("a job needs either a model or a corpus")
         if self.effort is not None and self.trials is not None:
             raise ValueError("--trials and --effort both say how much to measure; give one of them")
-        if self.trials == 0 and not self.corpus:
-            raise ValueError("trials must be a number of at least 1, not 0")
         try:
             "".join(v for v in self.__dict__.values() if isinstance(v, str)).encode()
         except UnicodeEncodeError:
@@ -118,7 +119,7 @@ class JobRequest(ModelSpec):
 
     def with_defaults(self, tune: TuneConfig) -> Self:
         """The request with a value for each number that it leaves open."""
-        trials = EFFORTS[self.effort] if self.effort else self.trials
+        trials = self.trials if self.effort is None else EFFORTS[self.effort]
         if trials is None:
             trials = 0 if self.corpus else tune.trials
         values = {

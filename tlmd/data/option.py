@@ -54,6 +54,13 @@ def positive(text: str) -> int:
     return int(text)
 
 
+def whole(text: str) -> int:
+    """A whole number."""
+    if not text.isdigit():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number")
+    return int(text)
+
+
 def duration(text: str) -> float:
     """Seconds: of ``90s``, ``10m`` or ``2h``."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text)

@@ -24,6 +24,7 @@ from tlmd.export import (
     whole_model,
 )
 from tlmd.export.library import Entry
+from tlmd.export.result import Result
 from tlmd.export.tune_result import TuneResult, check_out
 from tlmd.export.whole_model import WholeModelTimes
 from tlmd.lowering import acceptance, alternatives, lowering
@@ -34,6 +35,7 @@ from tlmd.measure.server.program import traffic
 from tlmd.measure.timing.peak import measure_roofline
 from tlmd.models.parts.flow import Flow
 from tlmd.pipeline.task_state import TaskState
+from tlmd.processes.stage_times import stage
 from tlmd.records import job_specs
 from tlmd.records.job_specs import JobSpec
 from tlmd.records.store import RecordStore
@@ -72,7 +74,7 @@ def _target_of(spec: JobSpec) -> TargetInfo:
     return targets.resolve(spec.request.target, len(plan_cores().run))
 
 
-def _write_lowered(models: Sequence[PreparedModel], result: reports.Result, out: Path) -> None:
+def _write_lowered(models: Sequence[PreparedModel], result: Result, out: Path) -> None:
     """Write ``lowered.json``, ``lowered-2.json``...: one for each library."""
     used = result.alternatives()
     parts = [part for model in models for part in model.lowered]
@@ -97,7 +99,7 @@ def interrupted(
     model: str, states: list[TaskState], target: TargetInfo, started_at: float
 ) -> TuneResult:
     """Return the result of a job that the user stopped: nothing is compiled."""
-    result = reports.Result(model, target, _version(states), states)
+    result = Result(model, target, _version(states), states)
     return TuneResult(result.summary(time.monotonic() - started_at, None), None, None, True)
 
 
@@ -120,15 +122,18 @@ def deliver(
     `before_timing` is called when the model is compiled, before anything is timed. `lowered`: as in
     `export`.
     """
-    result = reports.Result(models[0].spec.name, target, _version(states), states)
+    result = Result(models[0].spec.name, target, _version(states), states)
     cores = card_cores(None, 0).run if target.device == CARD else plan_cores(run=target.cores).run
     with tempfile.TemporaryDirectory(prefix="tlmd-") as name:
         build = _Build(models, result, out or Path(name) / "out", Path(name))
         before_timing()
         with _reserved_slot(state_dir, cores):
-            build.choose(cores)
-            result.shares = _shares(result, target, cores)
-            times = build.measure(cores) if all(m.can_be_run for m in models) else None
+            with stage("choose rivals"):
+                build.choose(cores)
+            with stage("roofline"):
+                result.shares = _shares(result, target, cores)
+            with stage("whole-model times"):
+                times = build.measure(cores) if all(m.can_be_run for m in models) else None
         build.write_runners()
         if lowered and out is not None:
             _write_lowered(models, result, out)
@@ -142,14 +147,17 @@ class _Build:
     """The libraries of a model: tuned, untuned, and with rivals of the best alternatives."""
 
     def __init__(
-        self, models: Sequence[PreparedModel], result: reports.Result, folder: Path, scratch: Path
+        self, models: Sequence[PreparedModel], result: Result, folder: Path, scratch: Path
     ) -> None:
         self._models, self._result = models, result
         self._folder, self._scratch = folder, scratch
         self._parts = [part for model in models for part in model.lowered]
-        self.untuned = self._by_model(untuned_model.prepare(self._parts, result, scratch))
-        self._build()
-        self._rivals = model_choice.compile_rivals(self._parts, result, scratch / "rivals")
+        with stage("compile untuned"):
+            self.untuned = self._by_model(untuned_model.prepare(self._parts, result, scratch))
+        with stage("compile"):
+            self._build()
+        with stage("compile rivals"):
+            self._rivals = model_choice.compile_rivals(self._parts, result, scratch / "rivals")
 
     def _build(self) -> None:
         folder = self._folder
@@ -210,7 +218,7 @@ class _Build:
 
 
 def _result(
-    result: reports.Result,
+    result: Result,
     build: _Build,
     times: WholeModelTimes | None,
     started_at: float,
@@ -236,7 +244,7 @@ def _slowed(states: list[TaskState]) -> float:
 
 
 def _shares(
-    result: reports.Result, target: TargetInfo, cores: tuple[int, ...]
+    result: Result, target: TargetInfo, cores: tuple[int, ...]
 ) -> dict[str, tuple[float, str]]:
     """The share of the roofline by the ids of the chosen tasks, and which limit that is."""
     rows = result.rows()

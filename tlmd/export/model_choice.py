@@ -16,7 +16,7 @@ from pathlib import Path
 from tlmd.data.errors import Failed
 from tlmd.export import in_model, libraries
 from tlmd.export.libraries import TunedLibrary
-from tlmd.export.reports import Result
+from tlmd.export.result import Result
 from tlmd.lowering import alternatives
 from tlmd.lowering.preparation import LoweredModel
 

@@ -1,154 +1,19 @@
-"""Results of a job: ``summary.json`` with exactly the documented keys, and ``report.html``."""
+"""What people read of the results of a job: ``report.html``, and the texts of the terminal."""
 
 from __future__ import annotations
 
 import html
 import json
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tlmd.data.errors import Failed
-from tlmd.data.model_spec import BF16, FP32, INT8
-from tlmd.data.types import Record, TargetInfo, Task
-from tlmd.data.units import microseconds
+from tlmd.data.model_spec import FP32
 from tlmd.export.tune_result import TuneResult
-from tlmd.pipeline.task_groups import TaskGroup
-from tlmd.pipeline.task_state import TaskState
 
 if TYPE_CHECKING:
     from tlmd.models.parts.flow import Flow
-
-SCHEMA = 1
-_NEARLY = 1.15  # of the best time: inside of the model the order may be another one
-
-
-@dataclass(frozen=True)
-class TaskResult:
-    """One group of alternatives of the result; most have only the direct task."""
-
-    direct: Task
-    chosen: Task
-    """The task whose program is exported."""
-
-    record: Record | None
-    """The exported program. None: the model keeps TVM's default schedule."""
-
-    direct_record: Record | None
-    """The best program of the direct task, for TVM programs that know no alternatives."""
-
-    untuned: float
-    """Seconds of TVM's default schedule; infinite if unknown."""
-
-    trials: int
-    """Number of measurements of the group."""
-
-    @property
-    def seconds(self) -> float:
-        """The time of the exported program."""
-        return self.record.outcome.seconds if self.record else self.untuned
-
-
-@dataclass
-class Result:
-    """The results of a finished job."""
-
-    model: str
-    target: TargetInfo
-    checkpoint: int
-    states: list[TaskState]
-
-    shares: dict[str, tuple[float, str]] = field(default_factory=dict)
-    """The share, by the id of the chosen task, of the nearer roofline limit that its program
-    reaches, and the name of this limit. Empty: not measured."""
-
-    preferred: dict[str, str] = field(default_factory=dict)
-    """The id, by that of a direct task, of the alternative that is exported instead of the fastest
-    one."""
-
-    def rows(self) -> list[TaskResult]:
-        """The exported program of each group: the best verified one if it beats the default."""
-        return [_row_of(group, self.preferred) for group in self._groups()]
-
-    def rivals(self) -> dict[str, str]:
-        """For each group where another alternative is nearly as fast as the best one: the ids of
-        the direct task and of that alternative."""
-        rivals = {}
-        for group in self._groups():
-            best, *others = sorted(group.members, key=lambda state: state.best_seconds)
-            limit = min(_NEARLY * best.best_seconds, group.baseline_s)
-            if others and others[0].best_seconds <= limit < math.inf:
-                rivals[_direct(group).task.id] = others[0].task.id
-        return rivals
-
-    def _groups(self) -> list[TaskGroup]:
-        groups: dict[str, TaskGroup] = {}
-        for state in self.states:
-            key = state.task.computation
-            groups.setdefault(key, TaskGroup(key, state.task.weight)).members.append(state)
-        return list(groups.values())
-
-    def alternatives(self) -> dict[str, Task]:
-        """The alternatives that are exported, by the ids of the direct tasks."""
-        return {row.direct.id: row.chosen for row in self.rows() if row.chosen.alternative}
-
-    @property
-    def precision(self) -> str:
-        """The shortest numbers that an exported program multiplies: one of `PRECISIONS`."""
-        from tlmd.alternatives.catalogue import declared  # loads TVM; the terminal does not
-
-        used = {declared(task.alternative).multiplies for task in self.alternatives().values()}
-        return INT8 if "int8" in used else BF16 if "bfloat16" in used else FP32
-
-    def summary(self, wall_s: float, whole: tuple[Any, Any] | None) -> dict[str, Any]:
-        """The document of ``summary.json``. `whole` is the times and the tuned libraries.
-
-        The key ``precision`` is there only where programs multiply shorter numbers than float32.
-        """
-        records = [r for s in self.states for r in s.records]
-        document = {
-            "schema": SCHEMA,
-            "model": self.model,
-            "target": self.target.spec,
-            "checkpoint": self.checkpoint,
-            "wall_s": round(wall_s, 3),
-            "measured": sum(s.trials for s in self.states),
-            "failed": sum(not r.outcome.ok for r in records),
-            "tasks": [self._task(row) for row in self.rows()],
-            "e2e": _whole(*whole) if whole else None,
-        }
-        precision = self.precision
-        return document | ({"precision": precision} if precision != FP32 else {})
-
-    def _task(self, row: TaskResult) -> dict[str, Any]:
-        share = self.shares.get(row.chosen.id, (None, ""))[0]
-        return {
-            "name": row.chosen.name,
-            "weight": row.direct.weight,
-            "flops": row.direct.flops,
-            "untuned_us": microseconds(row.untuned),
-            "best_us": microseconds(row.seconds),
-            "trials": row.trials,
-            "peak_fraction": None if share is None else round(share, 4),
-            # Tuned programs are verified against the default schedule, so it counts as verified.
-            "verified": row.record is not None or math.isfinite(row.untuned),
-            "version": row.record.version if row.record else None,
-        }
-
-
-def _row_of(group: TaskGroup, preferred: Mapping[str, str]) -> TaskResult:
-    direct, limit = _direct(group), group.baseline_s
-    key = preferred.get(direct.task.id)
-    best = next((state for state in group.members if state.task.id == key), group.best)
-    chosen = best if best.best_seconds <= limit else direct
-    record, plain = (s.best if s.best_seconds <= limit else None for s in (chosen, direct))
-    return TaskResult(direct.task, chosen.task, record, plain, limit, group.trials)
-
-
-def _direct(group: TaskGroup) -> TaskState:
-    return next(state for state in group.members if not state.task.alternative)
 
 
 def left_to_framework(flow: Flow) -> dict[str, Any]:
@@ -164,21 +29,11 @@ def left_to_framework(flow: Flow) -> dict[str, Any]:
     }
 
 
-def _whole(times: Any, libraries: Any) -> dict[str, Any]:
-    return {
-        "untuned_ms": round(times.untuned_ms, 4),
-        "tuned_ms": round(times.tuned_ms, 4),
-        "max_abs_err": times.max_abs_err,
-        "functions": sum(one.functions for one in libraries),
-        "functions_with_record": sum(one.functions_with_record for one in libraries),
-    }
-
-
 def write(out: Path, result: TuneResult) -> None:
     """Write ``summary.json`` and ``report.html`` to `out`. Raises `Failed` on a full disk."""
     try:
         (out / "summary.json").write_text(json.dumps(result.summary, indent=1) + "\n")
-        if result.summary["e2e"] is not None:
+        if (result.summary["e2e"] or {}).get("tuned_ms") is not None:
             (out / "report.html").write_text(_page(result), "utf-8")
     except OSError as error:
         raise Failed(f"cannot write the results to {out}: {error.strerror}") from error

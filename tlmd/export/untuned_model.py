@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tlmd.data.types import TargetInfo
-from tlmd.export import reports, whole_model
+from tlmd.export import whole_model
+from tlmd.export.result import Result
 from tlmd.lowering import lowering
 from tlmd.lowering.preparation import LoweredModel
 from tlmd.space.hardware import target as targets
@@ -45,9 +46,7 @@ class UntunedModel:
         return self.path
 
 
-def prepare(
-    models: Sequence[LoweredModel], result: reports.Result, folder: Path
-) -> list[UntunedModel]:
+def prepare(models: Sequence[LoweredModel], result: Result, folder: Path) -> list[UntunedModel]:
     """The untuned models. Models to be timed are compiled to libraries in `folder`."""
     untuned = {row.direct.id: row.untuned for row in result.rows()}
     prepared = []

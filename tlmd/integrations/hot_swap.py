@@ -20,9 +20,10 @@ from tlmd.data.config import Config
 from tlmd.data.errors import BadInput, TlmdError
 from tlmd.data.types import JobState, Task
 from tlmd.export.library import use_threads
+from tlmd.export.program_source import ProgramSource
 from tlmd.integrations import call_context
 from tlmd.integrations.graph_options import GraphOptions
-from tlmd.integrations.programs import COMPILING, ProgramSource
+from tlmd.integrations.programs import COMPILING, compile_here
 from tlmd.integrations.weights import Weights
 from tlmd.lowering import comparison
 from tlmd.lowering.alternatives import check_precision
@@ -139,7 +140,7 @@ class HotSwapped:
     def _try_compile(self) -> bool:
         """Compile, compare the outputs, and use the library if it is faster than the current."""
         try:
-            library = self._programs.compile(self._model, self._target).library
+            library = compile_here(self._model, self._target, self._programs).library
             check_outputs(library, self._eager, self._example, self._tolerated)
         except TlmdError:
             raise

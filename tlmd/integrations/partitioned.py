@@ -11,10 +11,10 @@ from typing import Any
 import torch
 
 from tlmd.data.errors import BadInput, TlmdError
+from tlmd.export.program_source import ProgramSource
 from tlmd.integrations import hot_swap, partition
 from tlmd.integrations.graph_options import GraphOptions
 from tlmd.integrations.hot_swap import Function, HotSwapped
-from tlmd.integrations.programs import ProgramSource
 from tlmd.models.sources import first_line
 from tlmd.records.task_file import save_tasks
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from tlmd.data.errors import NotImportable, TlmdError
 from tlmd.data.model_spec import ModelSpec
@@ -33,6 +33,7 @@ from tlmd.lowering.preparation import (
 from tlmd.models import frontends
 from tlmd.models.parts.graphs import original_alone
 from tlmd.models.sources import Original, first_line
+from tlmd.processes import stage_times
 from tlmd.space.hardware import host_cpu
 from tlmd.space.hardware import target as targets
 
@@ -66,11 +67,13 @@ def accept(
     target: TargetInfo,
     on_stage: Callable[[str], None] = lambda _: None,
     after_crash: str = "",
+    programs: Programs | None = None,
 ) -> Accepted:
     """Check that tlmd can tune a model. Raises `BadInput` and `Failed` with the cause.
 
     `on_stage` is called with the name of each stage when it begins. `after_crash`: how the compiler
     has ended an earlier process for this model; each part is tried in a process of its own first.
+    `programs` compile what TVM compiles as a whole; by default with quick schedules.
     """
     if after_crash:
         isolation.prepare()
@@ -79,7 +82,9 @@ def accept(
     errors, notes, models = list[float](), list[str](), list[PreparedModel]()
     functions: dict[str, Any] = {}
     for one, original in loaded:
-        attempt = _Attempt(one, original, target, functions, stages)
+        attempt = _Attempt(
+            one, original, target, functions, stages, programs or QuickPrograms(target)
+        )
         model, error, told = attempt.accept(after_crash)
         models.append(model)
         errors += [] if error is None else [error]
@@ -89,6 +94,32 @@ def accept(
         notes.append("the target is not this machine's CPU: outputs were not compared")
     worst = max(errors, default=None)
     return Accepted(tuple(models), worst, stages.seconds, tuple(dict.fromkeys(notes)))
+
+
+class Programs(Protocol):
+    """Compiles models with a program for each task, so that their outputs can be compared."""
+
+    def run(self, model: LoweredModel) -> comparison.Run:
+        """A function that runs the compiled model."""
+
+    def refuse(self) -> None:
+        """They gave wrong outputs, where TVM's default schedules give the right ones."""
+
+
+class QuickPrograms:
+    """Programs that are made at once, for one run."""
+
+    def __init__(self, target: TargetInfo) -> None:
+        self._target = targets.tvm_target(target)
+
+    def run(self, model: LoweredModel) -> comparison.Run:
+        """A function that runs the compiled model."""
+        database = quick_schedule.database(model.tasks, self._target)
+        compiled = lowering.compile_model(model.lowered, self._target, database)
+        return comparison.runner(compiled.executable)
+
+    def refuse(self) -> None:
+        """They are used for nothing else."""
 
 
 class _TimedStages:
@@ -102,15 +133,16 @@ class _TimedStages:
         """Do one stage. Errors of libraries become `NotImportable`."""
         self.tell(text)
         started_at = time.monotonic()
+        stage = text.split(" ")[0]
         try:
-            return work()
+            with stage_times.stage(stage):
+                return work()
         except TlmdError:
             raise
         except Exception as error:
             reason = f"{type(error).__name__}: {first_line(error)}"
             raise NotImportable(f"{text}: TVM cannot compile {self._name} ({reason})") from error
         finally:
-            stage = text.split(" ")[0]
             seconds = self.seconds.get(stage, 0.0) + time.monotonic() - started_at
             self.seconds[stage] = round(seconds, 2)
 
@@ -128,6 +160,7 @@ class _Attempt:
     target: TargetInfo
     functions: dict[str, Any]
     stages: _TimedStages
+    programs: Programs
 
     def accept(self, after_crash: str) -> Checked:
         """Find what TVM compiles. Raises `BadInput` if the framework cannot run the model."""
@@ -147,8 +180,23 @@ class _Attempt:
         )
         if not _runs_here(target):
             return whole(model), None, list(source.notes)
-        error, notes = self.stages.run("comparing its outputs", lambda: _compare(model, target))
+        error, notes = self.stages.run("comparing its outputs", lambda: self._compare(model))
         return whole(model), error, [*source.notes, *notes]
+
+    def _compare(self, model: LoweredModel) -> tuple[float | None, tuple[str, ...]]:
+        """The largest relative error, and notes. Raises `NotImportable` if outputs are wrong."""
+        expected, note = trial_inputs.expected(model.source)
+        if not expected:
+            return None, (note,)
+        try:
+            return comparison.largest_error(model.source, self.programs.run(model), expected), ()
+        except NotImportable:
+            # Whether the model is at fault or a schedule, the program without any schedule shows.
+            plain = lowering.compile_model(model.lowered, targets.tvm_target(self.target))
+            run = comparison.runner(plain.executable)
+            error = comparison.largest_error(model.source, run, expected)
+            self.programs.refuse()
+            return error, ()
 
     def _in_parts(self, refusal: NotImportable, isolates: bool) -> Checked:
         spec, original = self.spec, self.original
@@ -201,20 +249,3 @@ def _on_tasks(models: Sequence[PreparedModel]) -> tuple[str, ...]:
 
 def _runs_here(target: TargetInfo) -> bool:
     return not host_cpu.missing_for(target)
-
-
-def _compare(model: LoweredModel, target: TargetInfo) -> tuple[float | None, tuple[str, ...]]:
-    """The largest relative error, and notes. Raises `NotImportable` if outputs are wrong."""
-    expected, note = trial_inputs.expected(model.source)
-    if not expected:
-        return None, (note,)
-    tvm_target = targets.tvm_target(target)
-    scheduled = lowering.compile_model(
-        model.lowered, tvm_target, quick_schedule.database(model.tasks, tvm_target)
-    )
-    try:
-        return comparison.largest_error(model.source, scheduled.executable, expected), ()
-    except NotImportable:
-        # Whether the model is at fault or a schedule, the program without any schedule shows.
-        plain = lowering.compile_model(model.lowered, tvm_target)
-        return comparison.largest_error(model.source, plain.executable, expected), ()

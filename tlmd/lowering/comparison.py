@@ -29,9 +29,9 @@ _STEPS = 1  # by which quantised integers may differ after another order of roun
 Run = Callable[[Sequence[np.ndarray]], list[np.ndarray]]
 
 
-def largest_error(source: SourceModel, executable: relax.VMExecutable, expected: Expected) -> float:
+def largest_error(source: SourceModel, run: Run, expected: Expected) -> float:
     """The largest relative error of any output. Raises `NotImportable` if one is wrong."""
-    return largest_of(source, runner(executable), expected, tolerated(source))
+    return largest_of(source, run, expected, tolerated(source))
 
 
 def tolerated(source: SourceModel) -> float:
@@ -71,9 +71,10 @@ def _coarsest(module: IRModule) -> float:
     return allowed
 
 
-def runner(executable: relax.VMExecutable) -> Run:
-    """A function that runs an executable of this process."""
-    machine = relax.VirtualMachine(executable.jit(), tvm.cpu())
+def runner(program: relax.VMExecutable | tvm.runtime.Module) -> Run:
+    """A function that runs an executable of this process, or a loaded library."""
+    loaded = program.jit() if isinstance(program, relax.VMExecutable) else program
+    machine = relax.VirtualMachine(loaded, tvm.cpu())
 
     def run(inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
         try:

@@ -67,6 +67,16 @@ def load(directory: Path = SHIPPED) -> Checkpoint:
     return _restore(_read(directory), f"checkpoint {directory}")
 
 
+def load_cost_model(directory: Path = SHIPPED) -> CostModel:
+    """Read only the cost model of a checkpoint, which needs no torch. Raises as `load` does."""
+    from tlmd.tlm.cost_model import CostModel
+
+    try:
+        return CostModel.from_bytes(_read(directory).files[_COST_MODEL])
+    except (ValueError, TypeError, KeyError, msgpack.UnpackException) as error:
+        raise BadInput(f"checkpoint {directory} has a damaged cost model") from error
+
+
 def to_bytes(checkpoint: Checkpoint) -> bytes:
     """Encode the checkpoint as one msgpack document."""
     return _pack(_parts(checkpoint))

@@ -1,24 +1,36 @@
-"""The commands about one model, without a daemon: `tlmd tune`, `tlmd check`, `tlmd zoo`."""
+"""The commands about one model, without a daemon: `tlmd tune`, `compile`, `check`, `zoo`."""
 
 from __future__ import annotations
 
 import argparse
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tlmd.client.commands.arguments import job_request, state_dir
 from tlmd.client.default_shapes import with_shapes
 
+if TYPE_CHECKING:
+    from tlmd.data.job_request import JobRequest
+
 
 def tune(options: argparse.Namespace) -> int:
-    request = with_shapes(job_request(options), options.yes)
-    from tlmd.data import config as configuration
-
     flags = {
         "tune.seed": options.seed,
         "measure.run_cores": options.cores,
         "measure.wait_quiet": options.wait_quiet,
     }
+    return _tune(options, job_request(options), flags)
+
+
+def compile_model(options: argparse.Namespace) -> int:
+    flags = {"measure.run_cores": options.cores}
+    return _tune(options, job_request(options, trials=0), flags)
+
+
+def _tune(options: argparse.Namespace, job: JobRequest, flags: dict[str, Any]) -> int:
+    request = with_shapes(job, options.yes)
+    from tlmd.data import config as configuration
+
     config = configuration.load(options.config, flags)
     from tlmd.client.display import terminal
     from tlmd.client.tune_request import TuneRequest

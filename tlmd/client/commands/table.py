@@ -49,6 +49,7 @@ _CORES = argument(
 _YES = argument(
     "--yes", action="store_true", help="take the proposed shapes if a file leaves dimensions open"
 )
+_OUT = argument("--out", type=Path, metavar="DIR", help="folder for model, records, report")
 _JOB = argument("job", metavar="JOB")
 _FILE = argument("file", metavar="FILE", type=Path)
 _RECORDS = argument(
@@ -67,7 +68,7 @@ COMMANDS = (
         (
             _CORES,
             _YES,
-            argument("--out", type=Path, metavar="DIR", help="folder for model, records, report"),
+            _OUT,
             argument("--seed", type=int),
             argument(
                 "--wait-quiet",
@@ -78,6 +79,13 @@ COMMANDS = (
             ),
         ),
         groups=("model", "job"),
+    ),
+    Command(
+        "compile",
+        "compile one model at once with the best programs that are known; nothing is measured",
+        f"{_RUNS}.model_commands:compile_model",
+        (_CORES, _YES, _OUT),
+        groups=("model",),
     ),
     Command(
         "check",

@@ -26,7 +26,6 @@ from tlmd.export import reports
 from tlmd.processes.children import ending_signals
 
 _ROWS = 30
-_SOMETIMES = ("model.so", "intrinsics.py")  # files that not every result has
 _PLAIN_COLUMNS = 120  # at least this width if the output is not a terminal
 _BUSY = 0.3  # share of slowed times from which the user is told
 _COLUMNS = ("weight", "untuned µs", "tuned µs", "speed-up", "GFLOP/s", "of limit", "verified")
@@ -92,6 +91,10 @@ def _print(console: Console, result: Any) -> None:
     if document["e2e"] is None:
         console.print(f"nothing was tuned or timed; written to {result.out}", highlight=False)
         return
+    if "programs" in document:
+        for line in _unmeasured(result):
+            console.print(line, highlight=False)
+        return
     console.print(_table(result, console.width >= WIDE))
     if (more := len(document["tasks"]) - _ROWS) > 0:
         console.print(f"... and {more} tasks that take less time")
@@ -114,15 +117,35 @@ def _print(console: Console, result: Any) -> None:
             "--wait-quiet waits for quieter moments"
         )
     if result.out:
-        library, intrinsics = (
-            f"{name}, " if (result.out / name).exists() else "" for name in _SOMETIMES
-        )
-        lines.append(
-            f"written to {escape(str(result.out))}: {library}model.json, run.py, report.html, "
-            f"summary.json, {intrinsics}database_*.json"
-        )
+        lines.append(_written(result.out))
     for line in lines:
         console.print(line, highlight=False)
+
+
+def _unmeasured(result: Any) -> list[str]:
+    """The lines on a model that was compiled without measuring."""
+    document, error = result.summary, result.summary["error"]
+    compared = "its outputs were not compared"
+    if error is not None:
+        compared = f"its outputs are those of the original (relative error {error:.1e})"
+    programs = ", ".join(f"{count} {kind}" for kind, count in document["programs"].items())
+    title = f"{document['model']} on {document['target']}, {document.get('precision', FP32)}"
+    lines = [
+        f"{escape(title)}: compiled in {document['wall_s']:.0f} s",
+        compared,
+        f"programs of {len(document['tasks'])} tasks: {programs or 'none'}; nothing was measured",
+    ]
+    if "left" in document:
+        lines.append(f"left as it is: {escape(reports.left_text(document))}")
+    lines.append("`tlmd tune` measures programs and finds faster ones (--effort quick, normal)")
+    return lines + ([_written(result.out)] if result.out else [])
+
+
+def _written(out: Path) -> str:
+    """What was written."""
+    some = ("model.so", "model.json", "run.py", "report.html", "summary.json", "intrinsics.py")
+    names = [name for name in some if (out / name).exists()]
+    return f"written to {escape(str(out))}: {', '.join([*names, 'database_*.json'])}"
 
 
 def _table(result: Any, wide: bool) -> Table:
