@@ -65,7 +65,7 @@ def compiled_with(model: LoweredModel, result: Result, database: Any) -> Compile
 def compiled_in_memory(model: LoweredModel, result: Result, spaces: SpaceCache) -> Compiled:
     """A model with the programs of `result`, without files. Raises `Failed`."""
     database = ms.database.MemoryDatabase(module_equality="structural")
-    commit(database, result, spaces)
+    commit(database, result, spaces, only_chosen=True)
     return compiled_with(model, result, database)
 
 
@@ -89,13 +89,19 @@ def write_database(folder: Path, result: Result, spaces: SpaceCache | None = Non
     return database
 
 
-def commit(database: ms.database.Database, result: Result, spaces: SpaceCache) -> None:
-    """Put the programs of `result` into a database."""
+def commit(
+    database: ms.database.Database, result: Result, spaces: SpaceCache, only_chosen: bool = False
+) -> None:
+    """Put the programs of `result` into a database.
+
+    `only_chosen`: without those of direct tasks of which an alternative is chosen.
+    """
     target = targets.tvm_target(result.target)
     for row in result.rows():
-        plain = row.direct_record
-        seconds = plain.outcome.seconds if plain else row.untuned
-        _commit(database, row.direct, row.direct_candidate, seconds, target, spaces)
+        if not (only_chosen and row.chosen.alternative):
+            plain = row.direct_record
+            seconds = plain.outcome.seconds if plain else row.untuned
+            _commit(database, row.direct, row.direct_candidate, seconds, target, spaces)
         if row.chosen.alternative:
             _commit(database, row.chosen, row.candidate, row.seconds, target, spaces)
 

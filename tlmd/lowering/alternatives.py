@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-import tvm
 from tvm import relax
 from tvm.ir import GenericConst, IRModule
 from tvm.relax.expr_functor import PyExprMutator, mutator
@@ -28,6 +27,7 @@ from tlmd.lowering import lowering
 from tlmd.lowering.identity import task_id
 from tlmd.lowering.passes import rewrites
 from tlmd.lowering.tunable import is_tunable
+from tlmd.space import task_module
 from tlmd.space.hardware.target import has_bf16, has_features, has_vnni, tvm_target, vector_unit
 
 _WORTH_TRYING = 1.5  # times the least work of a group
@@ -86,7 +86,7 @@ def _implementations(
 
 def direct_program(task: Task) -> DirectProgram:
     """The program of a direct task, from which alternatives are made."""
-    module = tvm.ir.load_json(task.module)
+    module = task_module.load(task.module)
     unit = vector_unit(tvm_target(task.target))
     weights = [module["main"].params[index].ty.shape for index in task.constants]
     elements = sum(math.prod(int(extent) for extent in shape) for shape in weights)
@@ -151,7 +151,7 @@ def substitute(lowered: IRModule, chosen: Mapping[str, Task]) -> IRModule:
             task = functions.get(call.args[0]) if is_call else None
             if task is None:
                 return call
-            function = tvm.ir.load_json(task.module)["main"]
+            function = task_module.load(task.module)["main"]
             made = self.builder_.add_func(function, task.name)
             arguments = _arguments(task, function, list(call.args[1]))
             return relax.Call(

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import tvm
 from tvm.s_tir import Schedule, Trace
 from tvm.s_tir import meta_schedule as ms
 
@@ -17,6 +16,7 @@ from tlmd.alternatives.named_intrinsics import named, register_named
 from tlmd.alternatives.words.words import registration
 from tlmd.data.errors import BadInput, Failed
 from tlmd.data.types import Task
+from tlmd.space import task_module
 
 WORKLOADS, RECORDS = "database_workload.json", "database_tuning_record.json"
 INTRINSICS = "intrinsics.py"
@@ -40,7 +40,7 @@ def commit(database: Any, task: Task, trace: str, seconds: float, target: Any) -
     The database gets the trace after the postprocessors, so that TVM can apply it without them.
     The trace `UNSCHEDULED` keeps TVM's default: it is a record that changes nothing.
     """
-    module = tvm.ir.load_json(task.module)
+    module = task_module.load(task.module)
     workload = database.commit_workload(module)
     schedule = Schedule(module)
     register_named(trace)

@@ -7,7 +7,6 @@ import json
 from random import Random
 from typing import Any
 
-import tvm
 import tvm_ffi
 from tvm.ir import IRModule
 from tvm.s_tir import Schedule, Trace
@@ -16,6 +15,7 @@ from tvm.s_tir.schedule import Instruction
 from tlmd.data.computation import Computation, DecisionKind, Sketch
 from tlmd.data.types import Candidate, Decision, Task
 from tlmd.space import apply_trace as applying
+from tlmd.space import task_module
 from tlmd.space.apply_trace import InvalidCandidate, RepairedDecision
 from tlmd.space.describe import block_names, describe
 from tlmd.space.hardware.target import tvm_target
@@ -50,7 +50,7 @@ class TaskSpace:
 
     def __init__(self, task: Task) -> None:
         self.task = task
-        self.module = tvm.ir.load_json(task.module)
+        self.module = task_module.load(task.module)
         self.computation: Computation = describe(self.module)
         names = block_names(self.module)
         self._traces = applying.design_space(tvm_target(task.target), self.module, _SEED)

@@ -15,6 +15,7 @@ from tlmd.alternatives import catalogue
 from tlmd.data.types import Task
 from tlmd.measure.server.verify import Argument, make_input
 from tlmd.measure.timing.peak import Traffic
+from tlmd.space import task_module
 
 _REDUCTION = 2  # IterVar.CommReduce
 _ROUNDING = {"tirx.nearbyint", "tirx.round"}
@@ -67,7 +68,7 @@ class Program:
 def parse(task: Task) -> Program:
     """Parse a task's module; raises what TVM raises, or `ValueError`, for one that is unusable."""
     # Tasks are stored without a symbol; a built function needs one to be called.
-    function = tvm.ir.load_json(task.module)["main"].with_attr("global_symbol", "main")
+    function = task_module.load(task.module)["main"].with_attr("global_symbol", "main")
     module = tvm.IRModule({"main": function})
     params = list(function.params)
     infos = ms.arg_info.ArgInfo.from_prim_func(function)
