@@ -48,7 +48,7 @@ _log = logging.getLogger("tlmd.cluster")
 _LOOK_S = 3.0  # between two looks at the nodes of the cluster
 _CLOSE_S = 20.0  # for actors to close
 _ESSENTIAL = {WorkerKind.REGISTRY, WorkerKind.GENERATOR, WorkerKind.MEASURER}
-_TRAINER_DELAY_S = 12.0  # then the trainer starts, whatever was measured
+_TRAINER_DELAY_S = 40.0  # then the trainer starts, whatever was measured
 _TRAINER_AFTER = 32  # measured candidates; a job of less ends before the trainer has started
 _TRAINER_AFTER_STRICT = 1  # batches wait for the trainer
 

@@ -49,6 +49,7 @@ SHORT_FILES = {
     "tlmd/processes/wall_clock.py": "the time of day of records",
     "tlmd/space/cache.py": "how many spaces are kept",
     "tlmd/space/gpu_default.py": "what a card runs where nothing was searched",
+    "tlmd/space/task_module.py": "how the TVM module of a task is read",
     "tlmd/space/tvm_alone.py": "how TVM is imported without torch",
     "tlmd/generate/history.py": "what a generator must not write again",
     "tlmd/client/tune_request.py": "what one run of `tlmd tune` is asked to do",

@@ -46,7 +46,7 @@ def _prepared(model: LoweredModel, seconds: float, folder: Path) -> UntunedModel
     return found
 
 
-@pytest.mark.parametrize(("seconds", "is_timed"), [(1.0, True), (2.0, False)])
+@pytest.mark.parametrize(("seconds", "is_timed"), [(0.1, True), (0.2, False)])
 def test_only_those_that_are_timed_are_compiled(
     seconds: float, is_timed: bool, tmp_path: Path
 ) -> None:

@@ -117,8 +117,8 @@ def deliver(
 
     Each set of input shapes (`models`) becomes a library, or several and what the framework runs;
     the result has the times of the first.
-    An untuned model that would run for longer than five seconds is not timed (`untuned_model`). Its
-    time is then the sum of its tasks'.
+    A model that would run untuned for more than half a second is not timed so (`untuned_model`):
+    that time is then the sum of its tasks'.
     `before_timing` is called when the model is compiled, before anything is timed. `lowered`: as in
     `export`.
     """

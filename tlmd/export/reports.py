@@ -77,7 +77,7 @@ def untuned_text(result: TuneResult) -> str:
     """The note of the reports on the time of the untuned model."""
     milliseconds = result.summary["e2e"]["untuned_ms"]
     if result.untuned_is_sum:
-        return f"about {milliseconds / 1e3:.0f} s (the sum of its tasks)"
+        return f"about {milliseconds / 1e3:.2g} s (the sum of its tasks)"
     return f"{milliseconds:.2f} ms"
 
 

@@ -1,7 +1,9 @@
 """The untuned model, with TVM's default schedules, beside which the tuned one is timed.
 
-Large ones run for minutes, so they are not timed. tlmd compiles and runs such a one only where the
-original cannot be run: the outputs of the tuned model are then compared with its outputs.
+Its time only says how much tuning has brought, and the sum of its tasks' times, which are known,
+says the same: 3.6 s for ResNet-18 on a slow core, where compiling and timing it took 13 s. So only
+small models are timed. A larger one is compiled and run only where the original cannot be run: the
+outputs of the tuned model are then compared with its outputs.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from tlmd.lowering import lowering
 from tlmd.lowering.preparation import LoweredModel
 from tlmd.space.hardware import target as targets
 
-_LONGEST_MS = 5_000.0
+_LONGEST_MS = 500.0
 
 
 @dataclass(frozen=True)

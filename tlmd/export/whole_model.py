@@ -163,7 +163,7 @@ def _same_random_numbers() -> AbstractContextManager[None]:
     return seeded() if "torch" in sys.modules else nullcontext()
 
 
-def _interleave(runs: dict[str, Callable[[], Any]], budget_s: float = 8.0) -> dict[str, float]:
+def _interleave(runs: dict[str, Callable[[], Any]], budget_s: float = 4.0) -> dict[str, float]:
     """Run all alternately, and return the best time of each in milliseconds.
 
     One that has used its share of the budget is not run again: unscheduled programs of large
