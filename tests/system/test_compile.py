@@ -8,9 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 import tlmd
-from tests.support import endtoend
+from tests.support import endtoend, models_in_parts
 from tests.system.test_tune import KEYS, TASK_KEYS
 
 pytestmark = pytest.mark.slow
@@ -41,6 +42,13 @@ def test_what_is_said_and_from_python(tmp_path: Path) -> None:
     assert "nothing was measured" in done.stdout and "its outputs are those of" in done.stdout
     result = tlmd.tune(endtoend.MODEL, effort="instant", state_dir=tmp_path, out=tmp_path / "out")
     assert result.summary["measured"] == 0 and (tmp_path / "out" / "model.so").exists()
+
+
+def test_a_model_that_tvm_compiles_in_parts(tmp_path: Path) -> None:
+    module, (x,) = models_in_parts.fourier()
+    tlmd.tune(f"{models_in_parts.__name__}:fourier", trials=0, state_dir=tmp_path, out=tmp_path)
+    with torch.no_grad():
+        torch.testing.assert_close(tlmd.load(tmp_path)(x), module(x), rtol=1e-4, atol=1e-4)
 
 
 def test_a_mistake_is_one_line(tmp_path: Path) -> None:

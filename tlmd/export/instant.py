@@ -11,7 +11,6 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import tvm
 
@@ -132,13 +131,9 @@ def _compare_parts(model: PreparedModel, programs: InstantPrograms) -> None:
         return
     runs = [comparison.for_arrays(programs.run(part)) for part in model.lowered]
     least = max(comparison.tolerated(part.source) for part in model.lowered)
-
-    def run(inputs: Sequence[Any]) -> list[Any]:
-        return comparison.run_once(model.flow, runs, inputs)
-
     expected, _ = trial_inputs.expected(model.source)
     try:
-        comparison.largest_of(model.source, run, expected, least)
+        comparison.largest_of(model.source, comparison.in_parts(model.flow, runs), expected, least)
     except NotImportable:
         programs.refuse()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tvm
@@ -135,6 +135,16 @@ def output_error(actual: np.ndarray, expected: np.ndarray) -> tuple[float, float
 def for_arrays(run: Run) -> Program:
     """`run`, which takes arrays, for arrays and tensors of PyTorch."""
     return lambda values: run(list(map(as_array, values)))
+
+
+def in_parts(flow: Flow, tuned: Sequence[Program]) -> Run:
+    """A function that runs a model in parts once; `tuned` run those that TVM compiles, in order."""
+    compiled = iter(tuned)
+    programs: list[Any] = [
+        next(compiled) if isinstance(part.program, SourceModel) else part.program
+        for part in flow.parts
+    ]
+    return lambda inputs: run_once(flow, programs, inputs)
 
 
 def run_once(

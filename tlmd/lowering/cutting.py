@@ -22,7 +22,7 @@ from tlmd.models.parts.flow import Flow, Program
 from tlmd.models.parts.graph import Graph
 from tlmd.models.parts.graphs import graph_of, original_alone
 from tlmd.models.parts.levels import Group
-from tlmd.models.sources import Original, SourceModel, first_line
+from tlmd.models.sources import Original, first_line
 from tlmd.space.hardware import target as targets
 
 _MOST_SEARCHES = 24  # for operators at fault; then the parts that fail stay in the framework
@@ -150,13 +150,5 @@ class Cutting:
 
     def compare(self, model: PreparedModel, expected: Expected) -> float:
         """The largest error of the outputs of all parts together. Raises `NotImportable`."""
-        runs = iter(self._tuned_runs if model.lowered else [])
-        programs: list[Any] = [
-            next(runs) if isinstance(part.program, SourceModel) else part.program
-            for part in model.flow.parts
-        ]
-
-        def run(inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
-            return comparison.run_once(model.flow, programs, inputs)
-
+        run = comparison.in_parts(model.flow, self._tuned_runs if model.lowered else [])
         return comparison.largest_of(model.source, run, expected, self._least)
