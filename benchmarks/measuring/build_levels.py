@@ -35,7 +35,7 @@ def main() -> int:
     rows = []
     for model in options.models:
         for task in _tasks(model, options.tasks):
-            for proposal in generator.write(task, options.programs, [])[0][: options.programs]:
+            for proposal in generator.write(task, options.programs, [])[0]:
                 row = {"model": model, "task": task.name} | _measure(task, proposal.trace)
                 print(json.dumps(row), file=sys.stderr, flush=True)
                 rows.append(row)

@@ -1,7 +1,7 @@
 """One model run once by what people deploy instead of tlmd, in a process of its own.
 
-``python -m benchmarks.first_call PEER MODEL ONNX THREADS``; `time_to_model` times it. ``export``
-as the peer writes the file ONNX.
+``python -m benchmarks.first_call PEER MODEL ONNX THREADS``; `time_to_model` times it. With
+``export`` in the place of PEER it only writes the file ONNX.
 """
 
 from __future__ import annotations

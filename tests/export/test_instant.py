@@ -33,7 +33,8 @@ def test_wrong_programs_are_refused(model: str, tmp_path: Path) -> None:
     programs = Wrong(ProgramSource(tmp_path / "state"), TARGET, tmp_path)
     accepted = acceptance.accept(ModelSpec(model), TARGET, programs=programs)
     assert accepted.error is not None and accepted.error < 1e-4
-    result = instant.deliver(accepted, programs, None, 0.0)
+    parts = [part for prepared in accepted.models for part in prepared.lowered]
+    result = instant.deliver(accepted, programs, programs.tasks(parts), None, 0.0)
     count = len(result.summary["tasks"])
     assert count > 2 and result.summary["programs"] == {"default": count}
     whole = result.summary["e2e"]

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from tests.support import modules
+from tlmd.data.types import Candidate
 from tlmd.generate.first_choice import FirstChoice
+from tlmd.space.features import FeatureExtractors, speedup
 from tlmd.space.space import TaskSpace
 from tlmd.tlm import checkpoint
 from tlmd.tlm.cost_model import CostModel
+from tlmd.tlm.decision_features import decision_features
 
 TASK = modules.gemm()
 
@@ -26,17 +29,8 @@ def test_the_choice_is_predicted_to_be_better_than_chance() -> None:
     assert liked > random
 
 
-def predicted(cost_model: CostModel, space: TaskSpace, candidate: object) -> float:
-    from tlmd.data.types import Candidate, Writer
-    from tlmd.generate.apply import apply_new
-    from tlmd.generate.propose import NOT_THE_TLM, WrittenCandidate
-    from tlmd.space.features import FeatureExtractors, speedup
-    from tlmd.tlm.decision_features import decision_features
-
-    assert isinstance(candidate, Candidate)
-    written = [WrittenCandidate(candidate, Writer.RANDOM, NOT_THE_TLM)]
-    (applied,) = apply_new(space, written, set(), set())[0]
+def predicted(cost_model: CostModel, space: TaskSpace, candidate: Candidate) -> float:
     target = space.task.target
-    features = FeatureExtractors().of(target).rows([applied.schedule])
+    features = FeatureExtractors().of(target).rows([space.finish(candidate)])
     decisions = decision_features(space.computation, space.sketches, [candidate])
     return float(cost_model.score(features, speedup(features, target.cores), decisions)[0])

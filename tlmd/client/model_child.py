@@ -154,7 +154,7 @@ def _deliver(
     if programs is not None:
         from tlmd.export import instant
 
-        result = instant.deliver(accepted, programs, out, started_at)
+        result = instant.deliver(accepted, programs, tasks, out, started_at)
         channel.send("delivered", result.to_plain())
         return
     states = []

@@ -97,10 +97,7 @@ def run(request: TuneRequest, config: Config, display: Display | None = None) ->
         accepted = model.accept(
             job_request.target, layout, running is not None, tasks, display.stage
         )
-        if reason := frontends.weights_note(job_request):
-            display.tell(f"the weights of {job_request.name} are random: {reason}")
-        for note in accepted["notes"]:
-            display.tell(note)
+        _tell_notes(display, job_request, accepted)
         if not accepted["tasks"]:
             private.ask_to_end()
             return model.deliver(state_dir, request.out, started_at, False, private.end)
@@ -124,12 +121,17 @@ def _compile(
     log = state_dir / "logs" / "tune.log"
     with ModelProcess(job.model_spec, config, log) as model:
         report = model.accept(job.target, layout, False, None, display.stage, records=state_dir)
-        if reason := frontends.weights_note(job):
-            display.tell(f"the weights of {job.name} are random: {reason}")
-        for note in report["notes"]:
-            display.tell(note)
+        _tell_notes(display, job, report)
         display.stage("writing the model")
         return model.deliver(state_dir, request.out, started_at, False, lambda: None)
+
+
+def _tell_notes(display: Display, job: JobRequest, accepted: dict[str, Any]) -> None:
+    """Tell what the user has to know of an accepted model."""
+    if reason := frontends.weights_note(job):
+        display.tell(f"the weights of {job.name} are random: {reason}")
+    for note in accepted["notes"]:
+        display.tell(note)
 
 
 def _plan(accepted: dict[str, Any], job: JobRequest) -> str:

@@ -84,31 +84,27 @@ class InstantPrograms:
 
 
 def deliver(
-    accepted: Accepted, programs: InstantPrograms, out: Path | None, started_at: float
+    accepted: Accepted,
+    programs: InstantPrograms,
+    tasks: list[Task],
+    out: Path | None,
+    started_at: float,
 ) -> TuneResult:
     """Write an accepted model with `programs` to `out`. `started_at` is monotonic time in seconds.
 
-    Raises `Failed`.
+    `tasks` are those of all its parts. Raises `Failed`.
     """
     models = accepted.models
     for model in models:
         if not model.is_whole:
             _compare_parts(model, programs)
-    parts = [part for model in models for part in model.lowered]
-    result = programs.result(models[0].spec.name, programs.tasks(parts))
+    result = programs.result(models[0].spec.name, tasks)
     made = [[programs.library(part) for part in model.lowered] for model in models]
     result.works = accepted.error is not None
     if out is not None:
         with stage("export"):
             _write(models, made, programs, result, out)
-    document = result.summary(time.monotonic() - started_at, None)
-    document["e2e"] = {
-        "untuned_ms": None,
-        "tuned_ms": None,
-        "max_abs_err": None,
-        "functions": sum(one.functions for one in made[0]),
-        "functions_with_record": sum(one.functions_with_record for one in made[0]),
-    }
+    document = result.summary(time.monotonic() - started_at, (None, made[0]))
     document |= {"error": accepted.error, "programs": _origins(result)}
     document |= reports.left_to_framework(models[0].flow)
     tuned = TuneResult(document, out, None, False, ("",) * len(document["tasks"]))

@@ -11,12 +11,10 @@ from pathlib import Path
 
 from tlmd.data.config import SHIPPED
 from tlmd.data.errors import TlmdError
-from tlmd.data.types import Candidate, TargetInfo, Task, Writer
+from tlmd.data.types import Candidate, TargetInfo, Task
 from tlmd.export.result import Result
-from tlmd.generate.apply import apply_new
 from tlmd.generate.carry import carried_over
 from tlmd.generate.first_choice import FirstChoice
-from tlmd.generate.propose import NOT_THE_TLM, WrittenCandidate
 from tlmd.pipeline.task_state import EARLIER, TaskState
 from tlmd.records.store import RecordStore
 from tlmd.space.cache import SpaceCache
@@ -111,9 +109,8 @@ class ProgramSource:
 
 def _is_applied(space: TaskSpace, candidate: Candidate) -> bool:
     """Whether TVM takes a candidate of a record, which another version may have written."""
-    written = [WrittenCandidate(candidate, Writer.RANDOM, NOT_THE_TLM)]
     try:
-        return bool(apply_new(space, written, set(), set())[0])
+        return space.accepts(candidate)
     except (IndexError, ValueError):  # it does not fit the sketches there are now
         return False
 

@@ -137,6 +137,7 @@ class Result:
     def summary(self, wall_s: float, whole: tuple[Any, Any] | None) -> dict[str, Any]:
         """The document of ``summary.json``. `whole` is the times and the tuned libraries.
 
+        The times are None if the model was not timed: theirs and the error are None then.
         The key ``precision`` is there only where programs multiply shorter numbers than float32.
         """
         records = [r for s in self.states for r in s.records]
@@ -186,9 +187,9 @@ def _direct(group: TaskGroup) -> TaskState:
 
 def _whole(times: Any, libraries: Any) -> dict[str, Any]:
     return {
-        "untuned_ms": round(times.untuned_ms, 4),
-        "tuned_ms": round(times.tuned_ms, 4),
-        "max_abs_err": times.max_abs_err,
+        "untuned_ms": times and round(times.untuned_ms, 4),
+        "tuned_ms": times and round(times.tuned_ms, 4),
+        "max_abs_err": times and times.max_abs_err,
         "functions": sum(one.functions for one in libraries),
         "functions_with_record": sum(one.functions_with_record for one in libraries),
     }

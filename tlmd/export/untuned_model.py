@@ -1,9 +1,10 @@
 """The untuned model, with TVM's default schedules, beside which the tuned one is timed.
 
 Its time only says how much tuning has brought, and the sum of its tasks' times, which are known,
-says the same: 3.6 s for ResNet-18 on a slow core, where compiling and timing it took 13 s. So only
-small models are timed. A larger one is compiled and run only where the original cannot be run: the
-outputs of the tuned model are then compared with its outputs.
+says the same: 5.8 s for ResNet-18 on two slow cores, where compiling and timing it took 11 s
+(`python -m benchmarks.time_to_model`). So only small models are timed. A larger one is compiled
+and run only where the original cannot be run: the outputs of the tuned model are then compared with
+its outputs.
 """
 
 from __future__ import annotations

@@ -11,12 +11,9 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from tlmd.data.types import Candidate, Writer
-from tlmd.generate.apply import apply_new
-from tlmd.generate.limits import repaired
-from tlmd.generate.propose import NOT_THE_TLM, WrittenCandidate
+from tlmd.data.types import Candidate
+from tlmd.generate.limits import drawn_within
 from tlmd.generate.search import DecisionSearch
-from tlmd.language.uniform import draw_uniform
 from tlmd.space.space import TaskSpace
 from tlmd.tlm.cost_model import CostModel
 
@@ -38,24 +35,9 @@ class FirstChoice:
         """
         rng = random.Random(f"{self._seed} {space.task.id}")
         search = DecisionSearch(space, self._cost_model, rng)
-        start = {c.id: c for c in [*near, *_drawn(rng, space)]}
+        drawn = filter(None, (drawn_within(rng, space) for _ in range(_DRAWN)))
+        start = {c.id: c for c in [*near, *drawn]}
         ordered = list(start.values())
         if self._cost_model.knows_decisions:
             ordered = search.explore(ordered, _GENERATIONS)
-        ids, hashes = set[str](), set[str]()
-        for candidate in search.diverse(ordered, len(ordered)):
-            written = WrittenCandidate(candidate, Writer.RANDOM, NOT_THE_TLM)
-            if apply_new(space, [written], ids, hashes)[0]:
-                return candidate
-        return None
-
-
-def _drawn(rng: random.Random, space: TaskSpace) -> list[Candidate]:
-    """Candidates at random, within the limits of their sketches."""
-    drawn = []
-    for _ in range(_DRAWN):
-        one = draw_uniform(rng, space.task.id, space.sketches, space.quick_locations)
-        decisions = repaired(rng, space.sketches[one.sketch], one.decisions)
-        if decisions is not None:
-            drawn.append(Candidate(one.task_id, one.sketch, decisions))
-    return drawn
+        return next(filter(space.accepts, search.diverse(ordered, len(ordered))), None)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 
 from tlmd.data.computation import FactorLimit, MemoryLimit, Sketch
-from tlmd.data.types import Decision
+from tlmd.data.types import Candidate, Decision
 from tlmd.language import grammar
+from tlmd.language.uniform import draw_uniform
+from tlmd.space.space import TaskSpace
 
 _STEPS = 100  # most need fewer than 20
 
@@ -33,6 +36,20 @@ def repaired(
         tile[giver] //= prime
         tile[taker] *= prime
     return None
+
+
+def repaired_candidate(
+    rng: random.Random, space: TaskSpace, candidate: Candidate
+) -> Candidate | None:
+    """`candidate` within the limits of its sketch; None where small moves do not bring it there."""
+    decisions = repaired(rng, space.sketches[candidate.sketch], candidate.decisions)
+    return None if decisions is None else replace(candidate, decisions=decisions)
+
+
+def drawn_within(rng: random.Random, space: TaskSpace) -> Candidate | None:
+    """A candidate at random within the limits of its sketch; None where small moves fail."""
+    drawn = draw_uniform(rng, space.task.id, space.sketches, space.quick_locations)
+    return repaired_candidate(rng, space, drawn)
 
 
 def _move(

@@ -10,10 +10,9 @@ from typing import NamedTuple
 from tlmd.data.config import GenerateConfig
 from tlmd.data.selection import leading
 from tlmd.data.types import Candidate, Record, Writer
-from tlmd.generate.limits import repaired
+from tlmd.generate.limits import drawn_within, repaired_candidate
 from tlmd.generate.refine import moved
 from tlmd.language.prompt import prompt
-from tlmd.language.uniform import draw_uniform
 from tlmd.space.space import InvalidCandidate, TaskSpace
 from tlmd.tlm.checkpoint import Checkpoint
 from tlmd.tlm.sampling import Sampler, SampleRequest
@@ -67,7 +66,7 @@ class Proposer:
         neighbours = self._neighbours(space, incumbents, refined * config.wide)
         wide = [WrittenCandidate(c, Writer.REFINEMENT, NOT_THE_TLM) for c in neighbours]
         wide += self._by_the_tlm(space, others - drawn)
-        wide += _at_random(self._drawn_uniformly(space) for _ in range(drawn))
+        wide += _at_random(drawn_within(self._rng, space) for _ in range(drawn))
         return ProposedCandidates(wide, _at_random(self._random(space) for _ in range(uniform)))
 
     def _by_the_tlm(self, space: TaskSpace, count: int) -> list[WrittenCandidate]:
@@ -89,29 +88,17 @@ class Proposer:
             candidate = sample.candidate
             if space.sketches[candidate.sketch].allows(candidate.decisions):
                 written.append(WrittenCandidate(candidate, Writer.TLM, self._version))
-            elif (legal := self._repaired(space, candidate)) is not None:
+            elif (legal := repaired_candidate(self._rng, space, candidate)) is not None:
                 written.append(WrittenCandidate(legal, Writer.REFINEMENT, NOT_THE_TLM))
         return written
 
     def _random(self, space: TaskSpace) -> Candidate | None:
         if any(sketch.limits for sketch in space.sketches):
             # TVM's sampler knows no limits; nearly all that it draws for a GPU is refused.
-            return self._drawn_uniformly(space)
+            return drawn_within(self._rng, space)
         with contextlib.suppress(InvalidCandidate):
             return space.random(self._rng)
         return None
-
-    def _drawn_uniformly(self, space: TaskSpace) -> Candidate | None:
-        locations = space.quick_locations
-        drawn = draw_uniform(self._rng, space.task.id, space.sketches, locations)
-        return self._repaired(space, drawn)
-
-    def _repaired(self, space: TaskSpace, candidate: Candidate) -> Candidate | None:
-        sketch = space.sketches[candidate.sketch]
-        decisions = repaired(self._rng, sketch, candidate.decisions)
-        if decisions is None:
-            return None
-        return Candidate(candidate.task_id, candidate.sketch, decisions)
 
     def _neighbours(
         self, space: TaskSpace, incumbents: list[Candidate], count: int

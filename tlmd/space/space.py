@@ -105,6 +105,14 @@ class TaskSpace:
         applying.finish(schedule, self.task.target)
         return schedule
 
+    def accepts(self, candidate: Candidate) -> bool:
+        """Whether TVM applies `candidate`, postprocessors included."""
+        try:
+            self.finish(candidate)
+        except InvalidCandidate:
+            return False
+        return True
+
     def trace_json(self, candidate: Candidate) -> str:
         """The trace of `candidate` before the postprocessors, in the JSON form of MetaSchedule."""
         insts, _ = self._plain[candidate.sketch]
