@@ -10,10 +10,11 @@ import torch
 from tests.support import small_network
 from tests.support.measured_tasks import measured
 from tlmd.data.model_spec import ModelSpec
-from tlmd.export import untuned_model, whole_model
+from tlmd.export import untuned_model
 from tlmd.export.library import library_entry
 from tlmd.export.result import Result
 from tlmd.export.untuned_model import UntunedModel
+from tlmd.export.whole_model_times import WholeModelTimer
 from tlmd.lowering.preparation import LoweredModel, lower_source
 from tlmd.models import frontends
 from tlmd.space.hardware.target import resolve
@@ -64,15 +65,12 @@ def test_a_model_that_cannot_be_run_is_compared_with_the_untuned_one(tmp_path: P
     assert not found.path.exists()
     tuned = _prepared(model, 1.0, tmp_path).library().rename(tmp_path / "tuned.so")
     inputs = model.source.random_inputs(0)
-    times = whole_model.measure(
-        lambda: library_entry(str(found.library()), model.source.inputs),
-        library_entry(str(tuned), model.source.inputs),
-        model.spec,
-        inputs,
-        (0,),
-        tmp_path,
-        times_untuned=found.is_timed,
-    )
+    with WholeModelTimer(model.spec, inputs, (0,), tmp_path) as timer:
+        times = timer.measure(
+            lambda: library_entry(str(found.library()), model.source.inputs),
+            library_entry(str(tuned), model.source.inputs),
+            times_untuned=found.is_timed,
+        )
     assert found.path.exists()
     assert (times.untuned_ms, times.pytorch_ms, times.max_abs_err) == (None, None, 0.0)
     assert times.tuned_ms > 0

@@ -20,6 +20,7 @@ from tlmd.data.model_spec import ModelSpec
 from tlmd.data.types import MeasureInput, Status
 from tlmd.export import whole_model
 from tlmd.export.library import library_entry
+from tlmd.export.whole_model_times import WholeModelTimer
 from tlmd.generate.generator import Generator
 from tlmd.lowering import lowering
 from tlmd.measure.cores.core_plan import card_cores
@@ -61,7 +62,8 @@ def test_a_model_for_a_card_is_timed_loaded_and_run(tmp_path: Path) -> None:
     compiled = lowering.compile_model(lowering.lower(source.module, target), target)
     library = whole_model.link(compiled.executable, tmp_path / "model.so")
     inputs, entry = source.random_inputs(0), library_entry(str(library), source.inputs)
-    times = whole_model.measure(lambda: entry, entry, spec, inputs, (0,), tmp_path, info.device)
+    with WholeModelTimer(spec, inputs, (0,), tmp_path, info.device) as timer:
+        times = timer.measure(lambda: entry, entry)
     assert times.max_abs_err is not None and times.max_abs_err < 1e-3 and times.tuned_ms > 0
     assert bool(times.pytorch_ms) == torch.cuda.is_available()
 

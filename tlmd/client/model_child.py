@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from tlmd.data import wire
 from tlmd.data.model_spec import ModelSpec
 from tlmd.data.types import TargetInfo, Task
+from tlmd.processes import forks
 from tlmd.processes.guarded_child import Channel, serve
 from tlmd.processes.stage_times import stage
 from tlmd.records.task_file import save_tasks
@@ -75,6 +76,8 @@ def handle(channel: Channel) -> None:
     if message is None:
         return
     request = wire.unpack(AcceptRequest, message[1])
+    if not request.after_crash:
+        forks.allow()
     if request.is_slot_busy:
         _leave_run_cores(request.build)
     with stage("imports"):

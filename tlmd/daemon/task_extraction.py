@@ -19,6 +19,7 @@ from tlmd.data.config import CheckConfig
 from tlmd.data.errors import BadInput, Crashed, Failed
 from tlmd.data.model_spec import ModelSpec
 from tlmd.data.types import TargetInfo, Task
+from tlmd.processes import forks
 from tlmd.processes.guarded_child import STAGE, Channel, GuardedChild, serve
 from tlmd.records.task_file import load_tasks, read_tasks, save_tasks
 
@@ -148,6 +149,8 @@ def handle(channel: Channel) -> None:
     if message is None:
         return
     request = wire.unpack(ExtractionRequest, message[1])
+    if not request.after_crash:
+        forks.allow()
     for tasks in tasks_of(request, channel.stage):
         channel.send("tasks", wire.pack(tasks))
     channel.send("end")

@@ -32,11 +32,11 @@ class GenerateConfig(Section):
     checkpoint: str = ""
     """Folder of TLM-base. Empty: the checkpoint that ships with tlmd."""
 
-    oversample: int = Field(5, ge=1)
+    oversample: int = Field(3, ge=1)
     """Candidates that are applied for each one that is measured; the cost model picks. It falls to
     `oversample_min` while slots wait for candidates, and otherwise rises to `oversample_max`."""
 
-    oversample_min: int = Field(3, ge=1)
+    oversample_min: int = Field(2, ge=1)
     """`oversample` at least."""
 
     oversample_max: int = Field(16, ge=1)
@@ -45,11 +45,11 @@ class GenerateConfig(Section):
     wide: int = Field(6, ge=1)
     """Candidates that are written for each one that is applied; its decisions alone are ranked."""
 
-    drawn: float = Field(0.0, ge=0, le=1)
+    drawn: float = Field(0.9, ge=0, le=1)
     """Share of these that are drawn at random, where they do not refine a program; the TLM writes
     the rest. 1: the TLM writes none."""
 
-    generations: int = Field(2, ge=0)
+    generations: int = Field(6, ge=0)
     """How often the best of these are changed a little and ranked again."""
 
     refined: float = Field(0.5, ge=0, le=1)

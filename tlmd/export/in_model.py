@@ -6,7 +6,6 @@ cores, runs several compiled versions of one model by turns, and prints one line
 
 from __future__ import annotations
 
-import json
 import statistics
 import sys
 import time
@@ -18,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from tlmd.export import timing_process
+from tlmd.export.timing_process import TimingProcess
 from tlmd.space import tvm_alone
 
 _TURNS, _TURN_S = 12, 0.05
@@ -36,9 +36,9 @@ def measure(
     """The times of the functions of each library, which take turns. Raises `Failed`."""
     plan = {"libraries": list(map(str, libraries))}
     doing = "timing inside of the model"
-    turns: list[Turns] = timing_process.run(
-        "tlmd.export.in_model", plan, inputs, cores, scratch, doing
-    )
+    module = "tlmd.export.in_model"
+    with TimingProcess(module, plan, inputs, cores, scratch, doing) as process:
+        turns: list[Turns] = process.ask({})
     return turns
 
 
@@ -82,7 +82,12 @@ class _Timed:
 def _main(plan_path: str) -> None:
     plan, inputs = timing_process.begin(plan_path)
     tvm_alone.import_tvm()
-    timed = [_Timed(library, inputs) for library in plan["libraries"]]
+    for _request in timing_process.requests(plan):
+        timing_process.answer(_turns(plan["libraries"], inputs))
+
+
+def _turns(libraries: Sequence[str], inputs: Sequence[np.ndarray]) -> list[Turns]:
+    timed = [_Timed(library, inputs) for library in libraries]
     turns: list[Turns] = [[] for _ in timed]
     begin = time.perf_counter()
     for number in range(_TURNS):
@@ -90,7 +95,7 @@ def _main(plan_path: str) -> None:
             break
         for one, times in zip(timed, turns, strict=True):
             times.append(one.turn())
-    print(json.dumps(turns))
+    return turns
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
@@ -26,13 +26,13 @@ from tlmd.export import (
 from tlmd.export.library import Entry
 from tlmd.export.result import Result
 from tlmd.export.tune_result import TuneResult, check_out
-from tlmd.export.whole_model import WholeModelTimes
+from tlmd.export.whole_model_times import WholeModelTimer, WholeModelTimes
 from tlmd.lowering import acceptance, alternatives, lowering
 from tlmd.lowering.preparation import PreparedModel
 from tlmd.measure.cores.core_plan import CARD, card_cores, plan_cores
 from tlmd.measure.cores.slot_lock import exclusively, slot_lock
 from tlmd.measure.server.program import traffic
-from tlmd.measure.timing.peak import measure_roofline
+from tlmd.measure.timing.peak import Roofline, kept_roofline, measure_roofline
 from tlmd.models.parts.flow import Flow
 from tlmd.pipeline.task_state import TaskState
 from tlmd.processes.stage_times import stage
@@ -125,15 +125,16 @@ def deliver(
     result = Result(models[0].spec.name, target, _version(states), states)
     cores = card_cores(None, 0).run if target.device == CARD else plan_cores(run=target.cores).run
     with tempfile.TemporaryDirectory(prefix="tlmd-") as name:
-        build = _Build(models, result, out or Path(name) / "out", Path(name))
-        before_timing()
-        with _reserved_slot(state_dir, cores):
-            with stage("choose rivals"):
-                build.choose(cores)
-            with stage("roofline"):
-                result.shares = _shares(result, target, cores)
-            with stage("whole-model times"):
-                times = build.measure(cores) if all(m.can_be_run for m in models) else None
+        with _Timers(models, cores, Path(name), target.device) as timers:
+            build = _Build(models, result, out or Path(name) / "out", Path(name))
+            before_timing()
+            with _reserved_slot(state_dir, cores):
+                with stage("choose rivals"):
+                    build.choose(cores)
+                with stage("roofline"):
+                    result.shares = _shares(result, target, cores, state_dir, timers)
+                with stage("whole-model times"):
+                    times = build.measure(timers) if all(m.can_be_run for m in models) else None
         build.write_runners()
         if lowered and out is not None:
             _write_lowered(models, result, out)
@@ -141,6 +142,29 @@ def deliver(
     if out is not None:
         reports.write(out, tuned_model)
     return tuned_model
+
+
+class _Timers(ExitStack):
+    """The processes that time each set of input shapes. The first one begins at once."""
+
+    def __init__(
+        self, models: Sequence[PreparedModel], cores: tuple[int, ...], scratch: Path, device: str
+    ) -> None:
+        super().__init__()
+        self._models, self._cores, self._scratch, self._device = models, cores, scratch, device
+        self.first: WholeModelTimer | None = None
+        if models[0].can_be_run:
+            self.first = self.of(0)
+
+    def of(self, number: int) -> WholeModelTimer:
+        """The process for one set of input shapes."""
+        if number == 0 and self.first is not None:
+            return self.first
+        model, scratch = self._models[number], self._scratch / f"times-{number}"
+        scratch.mkdir()
+        inputs = model.source.random_inputs(0)
+        timer = WholeModelTimer(model.spec, inputs, self._cores, scratch, self._device)
+        return self.enter_context(timer)
 
 
 class _Build:
@@ -184,11 +208,11 @@ class _Build:
         if model_choice.choose(parts, self._result, tuned, self._rivals, cores, scratch):
             self._build()
 
-    def measure(self, cores: tuple[int, ...]) -> list[WholeModelTimes]:
+    def measure(self, timers: _Timers) -> list[WholeModelTimes]:
         """The times of each set of input shapes."""
-        return [self._measure(number, cores) for number in range(len(self._models))]
+        return [self._measure(number, timers.of(number)) for number in range(len(self._models))]
 
-    def _measure(self, number: int, cores: tuple[int, ...]) -> WholeModelTimes:
+    def _measure(self, number: int, timer: WholeModelTimer) -> WholeModelTimes:
         model, entry, plain = self._models[number], self._entries[number], self.untuned[number]
 
         def untuned() -> Entry:
@@ -196,16 +220,11 @@ class _Build:
                 entry, [one.library() for one in plain], self._folder
             )
 
-        return whole_model.measure(
+        return timer.measure(
             untuned,
             model_in_parts.with_libraries(
                 entry, [one.path for one in self.tuned[number]], self._folder
             ),
-            model.spec,
-            model.source.random_inputs(0),
-            cores,
-            self._scratch,
-            self._result.target.device,
             times_untuned=all(one.is_timed for one in plain),
             repeatable=model.flow.repeatable,
         )
@@ -244,13 +263,18 @@ def _slowed(states: list[TaskState]) -> float:
 
 
 def _shares(
-    result: Result, target: TargetInfo, cores: tuple[int, ...]
+    result: Result, target: TargetInfo, cores: tuple[int, ...], state_dir: Path, timers: _Timers
 ) -> dict[str, tuple[float, str]]:
     """The share of the roofline by the ids of the chosen tasks, and which limit that is."""
     rows = result.rows()
     if target.device != "cpu" or not rows:
         return {}
-    roofline = measure_roofline(target, cores)
+
+    def measured() -> Roofline:
+        timer = timers.first
+        return timer.roofline(target) if timer else measure_roofline(target, cores)
+
+    roofline = kept_roofline(state_dir / "references", target, measured)
     return {r.chosen.id: roofline.share(traffic(r.chosen), r.seconds) for r in rows}
 
 

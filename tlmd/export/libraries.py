@@ -51,7 +51,7 @@ def compiled_with(model: LoweredModel, result: Result, database: Any) -> Compile
     used = result.alternatives()
     target = targets.tvm_target(result.target)
     chosen = alternatives.substitute(model.lowered, used)
-    compiled = lowering.compile_model(chosen, target, database)
+    compiled = lowering.compile_model(chosen, target, database, to_link=True)
     if compiled.missing:
         rows = result.rows()
         absent = {r.direct.id for r in rows if not _has_trace(r.candidate, result.target)}

@@ -6,9 +6,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 
+from tlmd.data import wire
 from tlmd.data.config import SHIPPED
 from tlmd.data.errors import TlmdError
 from tlmd.data.types import Candidate, TargetInfo, Task
@@ -16,6 +17,7 @@ from tlmd.export.result import Result
 from tlmd.generate.carry import carried_over
 from tlmd.generate.first_choice import FirstChoice
 from tlmd.pipeline.task_state import EARLIER, TaskState
+from tlmd.processes import forks
 from tlmd.records.store import RecordStore
 from tlmd.space.cache import SpaceCache
 from tlmd.space.space import TaskSpace
@@ -47,14 +49,31 @@ class ProgramSource:
         result = Result(name, target, 0, states)
         self._drop_refused(result, spaces)
         earlier = {state.task.id: state.earlier for state in states}
-        for row in result.rows():
-            if row.is_measured:
-                continue
-            first = next(task for task in tasks if task.computation == row.direct.computation)
-            choice = self.propose(first, spaces, earlier[first.id])
+        unmeasured = [row.direct for row in result.rows() if not row.is_measured]
+        firsts = [next(t for t in tasks if t.computation == d.computation) for d in unmeasured]
+        self._choose(firsts, spaces, earlier)
+        for direct, first in zip(unmeasured, firsts, strict=True):
+            choice = self._choices[first.id]
             if choice is not None:
-                result.predicted[row.direct.id] = first, choice
+                result.predicted[direct.id] = first, choice
         return result
+
+    def _choose(
+        self, tasks: Sequence[Task], spaces: SpaceCache, earlier: Mapping[str, Sequence[Candidate]]
+    ) -> None:
+        """Make the choices for these tasks, in several processes where that is allowed."""
+        missing = [task for task in tasks if task.id not in self._choices]
+        missing.sort(key=lambda task: -task.flops)  # the largest have the largest spaces
+
+        if missing:
+            self._chooser()  # once, and not in each process
+
+        def chosen(index: int) -> bytes:
+            task = missing[index]
+            return wire.pack(self.propose(task, spaces, earlier[task.id]))
+
+        for task, packed in zip(missing, forks.each(chosen, len(missing)), strict=True):
+            self._choices[task.id] = wire.unpack(Candidate | None, packed)  # type: ignore[arg-type]
 
     def propose(
         self, task: Task, spaces: SpaceCache, earlier: Sequence[Candidate] = ()
@@ -64,12 +83,15 @@ class ProgramSource:
         `earlier` are the best candidates of older revisions of the task.
         """
         if task.id not in self._choices:
-            if self._first_choice is None:
-                self._first_choice = FirstChoice(checkpoint.load_cost_model(self._checkpoint))
             space = spaces.get(task)
             near = carried_over(space, earlier)
-            self._choices[task.id] = self._first_choice.of(space, near)
+            self._choices[task.id] = self._chooser().of(space, near)
         return self._choices[task.id]
+
+    def _chooser(self) -> FirstChoice:
+        if self._first_choice is None:
+            self._first_choice = FirstChoice(checkpoint.load_cost_model(self._checkpoint))
+        return self._first_choice
 
     def _drop_refused(self, result: Result, spaces: SpaceCache) -> None:
         """Drop records that would be exported and that TVM refuses: the next best replace them."""

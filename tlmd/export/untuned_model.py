@@ -44,7 +44,7 @@ class UntunedModel:
         """Its library, which is compiled when it is asked for the first time. Raises `Failed`."""
         if not self.path.exists():
             target = targets.tvm_target(self.target)
-            compiled = lowering.compile_model(self.model.lowered, target)
+            compiled = lowering.compile_model(self.model.lowered, target, to_link=True)
             whole_model.link(compiled.executable, self.path)
         return self.path
 

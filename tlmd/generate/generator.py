@@ -20,6 +20,8 @@ from tlmd.tlm.checkpoint import Checkpoint
 from tlmd.tlm.cost_model import Floats
 from tlmd.tlm.decision_features import decision_features
 
+_FEWEST = 8  # candidates that are applied, so that the cost model has a choice
+
 
 class Generator:
     """Writes proposals with one checkpoint; `swap` replaces it between two calls.
@@ -68,7 +70,7 @@ class Generator:
         """
         with stage("write: space"):
             space = self._spaces.get(task)
-        total = max(round(count * (oversample or self._config.oversample)), 16)
+        total = max(round(count * (oversample or self._config.oversample)), _FEWEST)
         ids = {r.candidate.id for r in records} | {candidate_id for candidate_id, _ in avoid}
         hashes = {r.module_hash for r in records} | {digest for _, digest in avoid}
         with stage("write: propose"):

@@ -114,9 +114,8 @@ class QuickPrograms:
 
     def run(self, model: LoweredModel) -> comparison.Run:
         """A function that runs the compiled model."""
-        database = quick_schedule.database(model.tasks, self._target)
-        compiled = lowering.compile_model(model.lowered, self._target, database)
-        return comparison.runner(compiled.executable)
+        quick = quick_schedule.scheduled(model.lowered, self._target)
+        return comparison.runner(lowering.compile_model(quick, self._target).executable)
 
     def refuse(self) -> None:
         """They are used for nothing else."""

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from tvm import relax
-from tvm.ir import GenericConst, IRModule
+from tvm.ir import GenericConst, GlobalVar, IRModule
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tlmd.alternatives import catalogue
@@ -158,7 +158,24 @@ def substitute(lowered: IRModule, chosen: Mapping[str, Task]) -> IRModule:
                 call.op, [made, relax.Tuple(arguments)], call.attrs, call.ty_args, call.span
             )
 
-    return relax.transform.DeadCodeElimination(["main"])(rewrites.apply([Substitute])(lowered))
+    module = relax.transform.DeadCodeElimination(["main"])(rewrites.apply([Substitute])(lowered))
+    return _without_unused(module, functions)
+
+
+def _without_unused(module: IRModule, replaced: Iterable[Any]) -> IRModule:
+    """A module without those of the replaced functions that nothing calls. TVM would build them."""
+    called: set[Any] = set()
+
+    def visit(expr: relax.Expr) -> None:
+        if isinstance(expr, GlobalVar):
+            called.add(expr)
+
+    for function in module.functions.values():
+        if isinstance(function, relax.Function):
+            relax.analysis.post_order_visit(function, visit)
+    unused = {var for var in replaced if var not in called}
+    kept = {var: func for var, func in module.functions.items() if var not in unused}
+    return IRModule(kept, attrs=module.attrs)
 
 
 def _arguments(task: Task, function: Any, given: list[Any]) -> list[Any]:

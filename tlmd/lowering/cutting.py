@@ -134,12 +134,11 @@ class Cutting:
     def _compiled(self, model: LoweredModel, expected: Expected) -> Program:
         """A function that runs a part. Raises `NotImportable` if its outputs are wrong."""
         target, source = targets.tvm_target(self._target), model.source
-        quick = quick_schedule.database(model.tasks, target)
+        quick = quick_schedule.scheduled(model.lowered, target)
         least = comparison.tolerated(source)
         error = NotImportable("")
-        for database in (quick, None):
-            compiled = lowering.compile_model(model.lowered, target, database)
-            run = comparison.runner(compiled.executable)
+        for lowered in (quick, model.lowered):
+            run = comparison.runner(lowering.compile_model(lowered, target).executable)
             try:
                 comparison.largest_of(source, run, expected, least)
                 self._least = max(self._least, least)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import io
 import keyword
@@ -30,16 +31,20 @@ def task_id(module: IRModule) -> str:
     shapes, dtypes, constants or arithmetic give another id. The id does not depend on the process
     or the platform.
     """
-    digest = hashlib.sha256("\0".join(canonical_tokens(module)).encode()).hexdigest()
-    return f"{VERSION}{digest[:30]}"
-
-
-def canonical_tokens(module: IRModule) -> Iterator[str]:
-    """The words of the module's TVMScript, with names replaced by ``v0``, ``v1``, ... in order."""
     func = module["main"]
     for attr in ("global_symbol", "op_pattern"):
         func = func.without_attr(attr)
-    text = type(module)({"main": func}).script(show_meta=False)
+    return _id_of(type(module)({"main": func}).script(show_meta=False))
+
+
+@functools.lru_cache(maxsize=1024)  # a model is lowered, cut into tasks, and given other programs
+def _id_of(text: str) -> str:
+    digest = hashlib.sha256("\0".join(_canonical_words(text)).encode()).hexdigest()
+    return f"{VERSION}{digest[:30]}"
+
+
+def _canonical_words(text: str) -> Iterator[str]:
+    """The words of a TVMScript, with names replaced by ``v0``, ``v1``, ... in order."""
     names: dict[str, str] = {}
     tokens = [
         t for t in tokenize.generate_tokens(io.StringIO(text).readline) if t.type not in _SKIPPED

@@ -20,6 +20,7 @@ from tvm.s_tir.analysis import estimate_tir_flops
 
 from tlmd.alternatives.prefetch import with_prefetches
 from tlmd.data.types import TargetInfo, Task
+from tlmd.lowering import building
 from tlmd.lowering.identity import task_id
 from tlmd.lowering.passes import fusion, reshapes, rewrites
 from tlmd.lowering.passes.convolution_1d import SingleRows
@@ -249,10 +250,14 @@ def _flops(module: IRModule) -> float:
 
 
 def compile_model(
-    lowered: IRModule, target: tvm.target.Target, database: Any | None = None
+    lowered: IRModule,
+    target: tvm.target.Target,
+    database: Any | None = None,
+    to_link: bool = False,
 ) -> Compiled:
     """Compile a module of `lower`, with the best record of `database` for each function.
 
+    `to_link`: it becomes a library; several processes then compile it, where that is allowed.
     The executable's `main` has the inputs and outputs of the model (a tuple of tensors).
     """
     names = [v.name_hint for v in _calls(lowered) if is_tunable(lowered[v])]
@@ -262,7 +267,7 @@ def compile_model(
             scheduled = transform.MetaScheduleApplyDatabase(enable_warning=False)(lowered)
     missing = [name for name in names if is_tunable(scheduled[name])]
     made = with_prefetches(scheduled)
-    executable = tvm.compile(made, for_building(target), relax_pipeline=_build_pipeline(target))
+    executable = building.build(made, for_building(target), _build_pipeline(target), to_link)
     return Compiled(executable, len(names), len(names) - len(missing), missing)
 
 

@@ -8,7 +8,7 @@ import tvm_ffi
 from tvm import tirx
 from tvm.ir.expr import TensorLoad
 
-_SCHEDULED = "tirx.is_scheduled"
+SCHEDULED = "tirx.is_scheduled"
 _DIVISIONS = (tirx.Div, tirx.Mod, tirx.FloorDiv, tirx.FloorMod)
 
 
@@ -18,7 +18,7 @@ def is_tunable(func: Any) -> bool:
     Its shapes are fixed, and it divides no integers by values that are random when it is timed: a
     zero among them would end the process.
     """
-    if not isinstance(func, tirx.PrimFunc) or (func.attrs and func.attrs.get(_SCHEDULED)):
+    if not isinstance(func, tirx.PrimFunc) or (func.attrs and func.attrs.get(SCHEDULED)):
         return False
     block = getattr(func.body, "block", None)
     is_of_blocks = block is not None and block.name_hint == "root"

@@ -6,19 +6,23 @@ one line of JSON.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tlmd.data.errors import Failed
 from tlmd.data.types import TargetInfo
 from tlmd.measure.timing.timing import REPEAT_S
 from tlmd.processes import children
+from tlmd.processes.durable import replacing
 from tlmd.space import tvm_alone
 
 if TYPE_CHECKING:
@@ -26,6 +30,7 @@ if TYPE_CHECKING:
 
 _PATIENCE_S = 120.0
 _NOISE_S = 2.0
+_KEPT_S = 7 * 86_400.0
 _CROWDED = 1.15  # times the probe's fastest reading
 
 
@@ -59,6 +64,11 @@ class Roofline:
         """Bandwidth of the memory, in 1e9 bytes per second."""
         return self.bandwidth[-1][1]
 
+    @classmethod
+    def from_plain(cls, figures: Mapping[str, Any]) -> Roofline:
+        """From the figures of `roofline`, which JSON has made lists."""
+        return cls(figures["gflops"], tuple((int(n), float(s)) for n, s in figures["bandwidth"]))
+
     def limits(self, traffic: Traffic) -> dict[str, float]:
         """The least seconds for computing and for moving bytes.
 
@@ -78,8 +88,24 @@ class Roofline:
 
 def measure_roofline(target: TargetInfo, run_cores: tuple[int, ...]) -> Roofline:
     """Measure the limits of `run_cores`; takes about 8 s. Raises `Failed`."""
-    answer = _ask("roofline", target, run_cores)
-    return Roofline(answer["gflops"], tuple((int(n), float(s)) for n, s in answer["bandwidth"]))
+    return Roofline.from_plain(_ask("roofline", target, run_cores))
+
+
+def kept_roofline(
+    directory: Path, target: TargetInfo, measured: Callable[[], Roofline]
+) -> Roofline:
+    """The limits of cores as `measured` gives them, kept in `directory` for a week.
+
+    Damaged figures are measured anew. Raises what `measured` raises.
+    """
+    path = directory / f"roofline-{target.fingerprint}-{target.cores}.json"
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        if 0 <= time.time() - path.stat().st_mtime < _KEPT_S:
+            return Roofline.from_plain(json.loads(path.read_text()))
+    found = measured()
+    with contextlib.suppress(OSError), replacing(path) as new:
+        new.write_text(json.dumps(asdict(found)))
+    return found
 
 
 @dataclass(frozen=True)
@@ -140,6 +166,23 @@ def _noise(target: tvm.target.Target, info: TargetInfo) -> Noise:
     return Noise(statistics.pstdev(samples) / statistics.fmean(samples), crowded)
 
 
+def roofline(spec: str, cores: tuple[int, ...]) -> dict[str, Any]:
+    """The figures of a `Roofline` of the cores to which this process is pinned."""
+    import tvm
+
+    from tlmd.measure.timing import peak_kernels as kernels
+    from tlmd.space.hardware.target import resolve
+
+    info, target = resolve(spec), tvm.target.Target(json.loads(spec))
+    # Two tenths of a second each: all of one may fall into a moment in which another program has
+    # one of the cores, and half of the peak was seen.
+    first = kernels.multiply_adds(target, info, cores)
+    bandwidths = kernels.bandwidths(target, info, cores)
+    again = kernels.multiply_adds(target, info, cores)
+    gflops = {dtype: max(speed, again[dtype]) for dtype, speed in first.items()}
+    return asdict(Roofline(gflops, bandwidths))
+
+
 def _main(what: str, spec: str, cores: tuple[int, ...]) -> None:
     tvm_alone.import_tvm()
     import tvm
@@ -147,20 +190,11 @@ def _main(what: str, spec: str, cores: tuple[int, ...]) -> None:
     from tlmd.space.hardware.target import resolve
 
     os.sched_setaffinity(0, cores)
-    info = resolve(spec)
-    target = tvm.target.Target(json.loads(spec))
     if what == "noise":
-        print(json.dumps(asdict(_noise(target, info))))
-        return
-    from tlmd.measure.timing import peak_kernels as kernels
-
-    # Two tenths of a second each: all of one may fall into a moment in which another program has
-    # one of the cores, and half of the peak was seen.
-    first = kernels.multiply_adds(target, info, cores)
-    bandwidths = kernels.bandwidths(target, info, cores)
-    again = kernels.multiply_adds(target, info, cores)
-    gflops = {dtype: max(speed, again[dtype]) for dtype, speed in first.items()}
-    print(json.dumps(asdict(Roofline(gflops, bandwidths))))
+        figures = asdict(_noise(tvm.target.Target(json.loads(spec)), resolve(spec)))
+    else:
+        figures = roofline(spec, cores)
+    print(json.dumps(figures))
 
 
 if __name__ == "__main__":
