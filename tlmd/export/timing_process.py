@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -56,7 +56,7 @@ class TimingProcess:
                 text=True,
             )
 
-    def __enter__(self) -> TimingProcess:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

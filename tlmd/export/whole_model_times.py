@@ -14,7 +14,6 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -51,7 +50,7 @@ class WholeModelTimes:
     model, if the original cannot be run). None: the original gives other outputs each time."""
 
 
-class WholeModelTimer:
+class WholeModelTimer(TimingProcess):
     """A process that times one model and the original on `run_cores`.
 
     All run on `device`, with their inputs there. `spec` is the model, which the process loads again
@@ -69,26 +68,11 @@ class WholeModelTimer:
     ) -> None:
         plan = {"spec": wire.pack(spec).hex(), "device": device}
         module, doing = "tlmd.export.whole_model_times", "timing the whole model"
-        self._process = TimingProcess(module, plan, inputs, run_cores, scratch, doing)
-
-    def __enter__(self) -> WholeModelTimer:
-        return self
-
-    def __exit__(
-        self,
-        _kind: type[BaseException] | None,
-        _error: BaseException | None,
-        _trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """End the process."""
-        self._process.close()
+        super().__init__(module, plan, inputs, run_cores, scratch, doing)
 
     def roofline(self, target: TargetInfo) -> Roofline:
         """What the run cores can do. Raises `Failed`."""
-        return Roofline.from_plain(self._process.ask({"roofline": target.spec}))
+        return Roofline.from_plain(self.ask({"roofline": target.spec}))
 
     def measure(
         self,
@@ -105,9 +89,9 @@ class WholeModelTimer:
         wrong (not finite).
         """
         request = {"tuned": tuned, "times_untuned": times_untuned, "repeatable": repeatable}
-        measured = self._process.ask(request | {"untuned": untuned() if times_untuned else None})
+        measured = self.ask(request | {"untuned": untuned() if times_untuned else None})
         if not measured:  # the original cannot be run
-            measured = self._process.ask(request | {"untuned": untuned()})
+            measured = self.ask(request | {"untuned": untuned()})
         times = WholeModelTimes(**measured)
         if times.max_abs_err is not None and not math.isfinite(times.max_abs_err):
             raise Failed(
