@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import locale
 import os
 import signal
 from pathlib import Path
 
 _ASCII = {"ASCII", "US-ASCII", "ANSI_X3.4-1968", "646"}
+_PR_SET_PDEATHSIG = 1
 VERBOSE = "TLMD_VERBOSE"
 """Environment variable of ``--verbose``; processes inherit it."""
 
@@ -20,6 +22,11 @@ def ending_signals() -> tuple[signal.Signals, ...]:
     always = (signal.SIGINT, signal.SIGTERM)
     ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     return always if ignored else (*always, signal.SIGHUP)
+
+
+def signal_at_end_of_parent(which: signal.Signals) -> None:
+    """Let Linux send this process a signal when the thread that has started it ends."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, which)
 
 
 def environment(*paths: str, **variables: str) -> dict[str, str]:

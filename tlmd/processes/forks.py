@@ -7,7 +7,6 @@ else, as in the process of a user, the caller does all the work itself.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import struct
@@ -16,13 +15,14 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from typing import IO
 
+from tlmd.processes import children
+
 Work = Callable[[int], bytes]
 """Does the piece of work with this number, and returns what it gave."""
 
 _INDEX = struct.Struct("<I")
 _HEAD = struct.Struct("<II")  # the number of a piece of work, and the bytes of its result
 _MOST = 8  # processes, which need memory
-_PR_SET_PDEATHSIG = 1
 _is_allowed = False
 
 
@@ -55,20 +55,21 @@ def each(work: Work, count: int) -> list[bytes]:
 
 def _together(work: Work, count: int, helpers: int) -> dict[int, bytes]:
     queue = _queue(count)
-    children: list[int] = []
+    pids: list[int] = []
     with ExitStack() as stack:
         files = [stack.enter_context(tempfile.TemporaryFile()) for _ in range(helpers)]
         try:
-            children += [_fork(work, queue, file) for file in files]
+            for file in files:
+                pids.append(_fork(work, queue, file))
             found = {index: work(index) for index in _taken(queue)}
-            while children:
-                os.waitpid(children.pop(), 0)
+            while pids:
+                os.waitpid(pids.pop(), 0)
         finally:
             os.close(queue)
-            for child in children:  # an error, or the user, has ended the work
+            for pid in pids:  # an error, or the user, has ended the work
                 with suppress(ProcessLookupError):
-                    os.kill(child, signal.SIGKILL)
-                os.waitpid(child, 0)
+                    os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
         for file in files:
             found.update(_results(file))
     return found
@@ -100,7 +101,7 @@ def _fork(work: Work, queue: int, file: IO[bytes]) -> int:
     if child:
         return child
     try:
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        children.signal_at_end_of_parent(signal.SIGKILL)
         if os.getppid() == parent:
             for index in _taken(queue):
                 with suppress(Exception):  # the parent meets it, too

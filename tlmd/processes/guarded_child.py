@@ -7,7 +7,6 @@ one line. A message is its length, and a msgpack pair of a kind and a payload. T
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import struct
@@ -32,7 +31,6 @@ _HEADER = struct.Struct("<I")
 _WATCH_S = 0.2
 _LATE_S = 1.0  # by which a watch that was suspended wakes up at least
 _MOST_LOGGED = 1 << 20  # bytes
-_PR_SET_PDEATHSIG = 1
 _CRASHES = (signal.SIGSEGV, signal.SIGABRT, signal.SIGFPE, signal.SIGILL, signal.SIGBUS)
 STAGE, ERROR = "stage", "error"
 
@@ -221,7 +219,7 @@ def serve(handle: Callable[[Channel], None]) -> int:
 
     The output of libraries goes to the log. The process ends with its parent.
     """
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    children.signal_at_end_of_parent(signal.SIGKILL)
     source, sink = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     with open(os.devnull, "rb") as nothing:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import resource
 import signal
@@ -15,8 +14,8 @@ from tlmd.data.config import MeasureConfig
 from tlmd.data.types import Outcome, Status
 from tlmd.measure.cores import suspension
 from tlmd.measure.protocol import ChildStage, Setup
+from tlmd.processes import children
 
-_PR_SET_PDEATHSIG = 1
 _LOG_BYTES = 16 << 20
 _OUT_OF_MEMORY = ("bad_alloc", "Cannot allocate memory", "out of memory", "MemoryError")
 _LINK_ERROR = "JIT session error"
@@ -46,13 +45,13 @@ def live_and_die_with(parent: int, ends: list[Callable[[], None]]) -> None:
             os._exit(0)
 
     signal.signal(signal.SIGHUP, orphaned)
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGHUP)
+    children.signal_at_end_of_parent(signal.SIGHUP)
     orphaned()
 
 
 def restrict(setup: Setup, config: MeasureConfig, is_baseline: bool, log_fd: int) -> None:
     """Set the limits of this child, so that it cannot disturb others; its output goes to a log."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    children.signal_at_end_of_parent(signal.SIGKILL)
     for number in _HANDLED_SIGNALS:  # TVM's handler prints a backtrace
         signal.signal(number, signal.SIG_DFL)
     os.dup2(log_fd, 1)
