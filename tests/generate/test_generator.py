@@ -45,6 +45,18 @@ def test_what_was_tried_is_not_written_again(checkpoint: Checkpoint) -> None:
     assert {p.picked_by for p in first} == {3}
 
 
+def test_known_programs_come_first(checkpoint: Checkpoint) -> None:
+    space = TaskSpace(TASK)
+    known = next(c for seed in range(99) if space.accepts(c := space.random(random.Random(seed))))
+    older = replace(space.random(random.Random(1)), task_id="an older revision")
+    proposals, _ = Generator(checkpoint, seed=1).write(TASK, 4, [], earlier=(known, older))
+    assert [p.writer for p in proposals[:2]] == [Writer.KNOWN, Writer.CARRIED]
+    assert proposals[0].candidate == known and len(proposals) == 4
+    tried = [(known.id, proposals[0].module_hash)]
+    again, _ = Generator(checkpoint, seed=1).write(TASK, 4, [], tried, earlier=(known,))
+    assert Writer.KNOWN not in {p.writer for p in again}
+
+
 def test_shares_of_the_tlm_of_chance_and_of_refinement(checkpoint: Checkpoint) -> None:
     config = GenerateConfig(refined=0.5, uniform=0.25, wide=2, drawn=0.25)
     proposer = Proposer(checkpoint, config, random.Random(2), seed=2)

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.pipeline_run import Run
-from tests.support.simulated import SimulatedWorkerPool, options, task
-from tlmd.data.types import Candidate, JobState, Outcome, Record, Status
+from tests.support.simulated import MemoryStore, SimulatedWorkerPool, options, task
+from tlmd.data.types import Candidate, JobState, Outcome, Record, Status, Task
+from tlmd.pipeline.loop import Pipeline
 from tlmd.pipeline.orders import CompareOrder
 from tlmd.pipeline.task_groups import TaskGroup
-from tlmd.pipeline.task_state import TaskState
+from tlmd.pipeline.task_state import EARLIER, TaskState
 from tlmd.pipeline.tuning_jobs import TuningJob
 
 SPEEDS = st.lists(st.floats(0.1, 10.0), min_size=1, max_size=4)
@@ -48,6 +50,27 @@ def test_all_trials_are_given_and_the_fastest_gets_most(
     if clear and trials >= 12 * len(seconds):
         assert counts[fastest] == max(counts)
     assert group.best is states[fastest] or min(counts) == 0 or not clear
+
+
+def test_the_member_with_the_fastest_known_program_is_tried_first() -> None:
+    known_s = {"a": math.inf, "b": 2.0, "c": 1.0}
+    states = [TaskState(task(name), [], known_s=s) for name, s in known_s.items()]
+    assert TaskGroup("a", 1, states).next(1, 1)[0].task.id == "c"
+    states[2].exhausted = True
+    assert TaskGroup("a", 1, states).next(1, 1)[0].task.id == "b"
+
+
+def test_a_generator_gets_the_known_programs_of_a_task() -> None:
+    candidates = [Candidate("a", 0, ((number,),)) for number in range(6)]
+
+    def known(asked: Task) -> list[tuple[float, Candidate]]:
+        return [(1e-3, c) for c in candidates] if asked.id == "a" else []
+
+    pipeline = Pipeline(SimulatedWorkerPool({}), MemoryStore(), known=known)
+    state = pipeline.state.task(task("a"))
+    assert state.earlier == tuple(candidates[:EARLIER]) and state.known_s == 1e-3
+    other = pipeline.state.task(task("b"))
+    assert other.earlier == () and other.known_s == math.inf
 
 
 def test_a_job_measures_a_group_as_one_task() -> None:

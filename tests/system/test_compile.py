@@ -24,7 +24,8 @@ def test_a_model_is_compiled_without_measuring(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     summary = json.loads(done.stdout)
     assert summary.keys() >= KEYS and json.loads((out / "summary.json").read_text()) == summary
-    assert summary["measured"] == 0 and summary["programs"] == {"predicted": len(summary["tasks"])}
+    assert summary["programs"].keys() <= {"known", "predicted"}  # known ones ship for some CPUs
+    assert summary["measured"] == 0 and sum(summary["programs"].values()) == len(summary["tasks"])
     assert summary["e2e"]["functions_with_record"] == summary["e2e"]["functions"] > 2
     assert 0 <= summary["error"] < 1e-4
     for task in summary["tasks"]:

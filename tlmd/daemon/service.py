@@ -17,6 +17,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tlmd.corpus.known_programs import KnownPrograms
 from tlmd.daemon import metrics, status
 from tlmd.daemon.event_log import EventLog
 from tlmd.daemon.extraction_requests import ExtractionRequests, Slots
@@ -83,11 +84,7 @@ class Service:
         self._cluster: Cluster | None = None
         self.archive = JobArchive(state_dir, self.store, kept.keep_jobs)
         requests = ExtractionRequests(
-            state_dir,
-            self._run_cores,
-            self._ask_slots,
-            settings.is_local,
-            lambda: self._stopping,
+            state_dir, self._run_cores, self._ask_slots, settings.is_local, lambda: self._stopping
         )
         self._jobs = JobManager(self.archive, self.event_log, self._report, requests, config.check)
         self._stopping = False
@@ -216,9 +213,9 @@ class Service:
             cluster.export(lambda: metrics.families(self.snapshot, dict(self.event_log.counts)))
             self._cluster = cluster
             self.ready.set()
-            c = self.config
+            c, known = self.config, KnownPrograms.of_state(self.state_dir).timed
             options = PipelineOptions(c.pipeline, c.train, c.generate, c.registry)
-            self._pipeline = Pipeline(cluster, self.store, options, self.event_log.emit)
+            self._pipeline = Pipeline(cluster, self.store, options, self.event_log.emit, known)
             self._pipeline.paused = self.store.flag(_PAUSED)
             self._jobs.attach(self._pipeline)
             self._loop(self._pipeline)

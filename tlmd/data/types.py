@@ -42,6 +42,7 @@ class Writer(enum.StrEnum):
     RANDOM = "random"
     IMPORT = "import"
     CARRIED = "carried"  # a program of an older revision of the task
+    KNOWN = "known"  # a program that was shipped or shared
 
 
 class JobState(enum.StrEnum):
@@ -153,8 +154,7 @@ class Proposal:
     module_hash: str
     version: int
     """The checkpoint that wrote the candidate; -1: refinement or a random draw."""
-    score: float = 0.0
-    """The cost model's score."""
+    score: float = 0.0  # the cost model's
     picked_by: int = 0
     """The checkpoint whose cost model picked it."""
     features: bytes = b""

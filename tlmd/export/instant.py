@@ -19,7 +19,7 @@ from tlmd.data.types import TargetInfo, Task
 from tlmd.export import libraries, model_in_parts, reports, whole_model
 from tlmd.export.libraries import TunedLibrary
 from tlmd.export.program_source import ProgramSource
-from tlmd.export.result import Result
+from tlmd.export.result import Result, TaskResult
 from tlmd.export.tune_result import TuneResult
 from tlmd.lowering import comparison, trial_inputs
 from tlmd.lowering.acceptance import Accepted
@@ -38,16 +38,23 @@ class InstantPrograms:
         self._made: dict[int, TunedLibrary] = {}
         self._models: list[LoweredModel] = []  # keeps the ids of `_made` in use
         self._tasks: dict[int, list[Task]] = {}
-        self._refused = False
+        self._has_known = self._refused = False
 
     def run(self, model: LoweredModel) -> comparison.Run:
         """A function that runs the model's library."""
         return comparison.runner(tvm.runtime.load_module(str(self.library(model).path)))
 
-    def refuse(self) -> None:
-        """The outputs were wrong, with TVM's default schedules they are right: use these."""
-        self._refused = True
+    def refuse(self) -> bool:
+        """The outputs were wrong, with TVM's default schedules they are right.
+
+        The first time the cost model's choices replace the known programs, if there were any, and
+        the outputs are to be compared again (True). After that, the default schedules are used.
+        """
+        self._refused = not self._has_known
+        self._source.forget_known()
+        self._has_known = False
         self._made.clear()
+        return not self._refused
 
     def library(self, model: LoweredModel) -> TunedLibrary:
         """The library of a model. Raises `Failed`."""
@@ -76,7 +83,9 @@ class InstantPrograms:
         if self._refused:
             return Result(name, self._target, 0, [TaskState(task, []) for task in tasks])
         with stage("choose programs"):
-            return self._source.find(name, tasks, self._target, self._spaces)
+            found = self._source.find(name, tasks, self._target, self._spaces)
+        self._has_known |= bool(found.known)
+        return found
 
     def write_database(self, folder: Path, result: Result) -> None:
         """Write the programs of `result` as a database of MetaSchedule."""
@@ -116,22 +125,33 @@ def deliver(
 def _origins(result: Result) -> dict[str, int]:
     """How many tasks have which kind of program."""
     rows = result.rows()
-    kinds = ("recorded" if r.record else "predicted" if r.predicted else "default" for r in rows)
     refused = {"refused": result.refused} if result.refused else {}
-    return dict(Counter(kinds)) | refused
+    return dict(Counter(_origin(row, row.direct.id in result.known) for row in rows)) | refused
+
+
+def _origin(row: TaskResult, is_known: bool) -> str:
+    if row.record:
+        return "recorded"
+    if row.predicted:
+        return "known" if is_known else "predicted"
+    return "default"
 
 
 def _compare_parts(model: PreparedModel, programs: InstantPrograms) -> None:
     """Refuse `programs` if they give a model in parts wrong outputs. Each part works by itself."""
     if not model.lowered or not model.flow.repeatable or not model.can_be_run:
         return
-    runs = [comparison.for_arrays(programs.run(part)) for part in model.lowered]
     least = max(comparison.tolerated(part.source) for part in model.lowered)
     expected, _ = trial_inputs.expected(model.source)
-    try:
-        comparison.largest_of(model.source, comparison.in_parts(model.flow, runs), expected, least)
-    except NotImportable:
-        programs.refuse()
+    compares = True
+    while compares:
+        runs = [comparison.for_arrays(programs.run(part)) for part in model.lowered]
+        run = comparison.in_parts(model.flow, runs)
+        try:
+            comparison.largest_of(model.source, run, expected, least)
+            return
+        except NotImportable:
+            compares = programs.refuse()
 
 
 def _write(

@@ -1,4 +1,4 @@
-"""A program for each task without measuring: the best one recorded, else the cost model's choice.
+"""A program for each task without measuring: recorded, known, or the cost model's choice.
 
 `tlmd compile` and the first library of `torch.compile` have these programs.
 """
@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass
 from pathlib import Path
 
+from tlmd.corpus.known_programs import KnownPrograms
 from tlmd.data import wire
 from tlmd.data.config import SHIPPED
 from tlmd.data.errors import TlmdError
@@ -26,6 +28,19 @@ from tlmd.tlm import checkpoint
 _log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """What an unmeasured computation gets."""
+
+    task: str
+    """The id of the alternative."""
+    candidate: Candidate | None
+    """None: TVM refuses all that the cost model likes."""
+    is_known: bool = False
+    refused: int = 0
+    """Known programs that were not taken."""
+
+
 class ProgramSource:
     """Finds the programs with the records in `state_dir` and the cost model in `checkpoint_dir`.
 
@@ -35,45 +50,80 @@ class ProgramSource:
     def __init__(self, state_dir: Path, checkpoint_dir: Path | str = "") -> None:
         self._records = state_dir / "records.sqlite"
         self._checkpoint = Path(checkpoint_dir or SHIPPED)
+        self._known = KnownPrograms.of_state(state_dir)
         self._first_choice: FirstChoice | None = None
-        self._choices: dict[str, Candidate | None] = {}
+        self._choices: dict[tuple[str, ...], _Choice] = {}  # by the ids of all alternatives
 
     def find(
         self, name: str, tasks: Sequence[Task], target: TargetInfo, spaces: SpaceCache
     ) -> Result:
         """The result of a model with these tasks, their alternatives included.
 
-        Of a computation without any record it has the first alternative, which has the least work.
+        A computation without any record has the best known program of its alternatives, or else
+        the cost model's choice for the first alternative, which has the least work.
         """
         states = self._states(tasks)
         result = Result(name, target, 0, states)
         self._drop_refused(result, spaces)
-        earlier = {state.task.id: state.earlier for state in states}
+        groups: dict[str, list[Task]] = {}
+        for task in tasks:
+            groups.setdefault(task.computation, []).append(task)
         unmeasured = [row.direct for row in result.rows() if not row.is_measured]
-        firsts = [next(t for t in tasks if t.computation == d.computation) for d in unmeasured]
-        self._choose(firsts, spaces, earlier)
-        for direct, first in zip(unmeasured, firsts, strict=True):
-            choice = self._choices[first.id]
-            if choice is not None:
-                result.predicted[direct.id] = first, choice
+        wanted = [groups[direct.computation] for direct in unmeasured]
+        self._choose(wanted, spaces, {state.task.id: state.earlier for state in states})
+        for direct, group in zip(unmeasured, wanted, strict=True):
+            choice = self._choices[_key(group)]
+            result.refused += choice.refused
+            if choice.candidate is not None:
+                task = next(task for task in group if task.id == choice.task)
+                result.predicted[direct.id] = task, choice.candidate
+                if choice.is_known:
+                    result.known.add(direct.id)
         return result
 
-    def _choose(
-        self, tasks: Sequence[Task], spaces: SpaceCache, earlier: Mapping[str, Sequence[Candidate]]
-    ) -> None:
-        """Make the choices for these tasks, in several processes where that is allowed."""
-        missing = [task for task in tasks if task.id not in self._choices]
-        missing.sort(key=lambda task: -task.flops)  # the largest have the largest spaces
+    def forget_known(self) -> None:
+        """Use no known programs from now on."""
+        self._known = KnownPrograms(())
+        self._choices = {k: choice for k, choice in self._choices.items() if not choice.is_known}
 
-        if missing:
+    def _choose(
+        self,
+        groups: Sequence[Sequence[Task]],
+        spaces: SpaceCache,
+        earlier: Mapping[str, Sequence[Candidate]],
+    ) -> None:
+        """Make the choices for these groups, in several processes where that is allowed."""
+        missing = [group for group in groups if _key(group) not in self._choices]
+        missing.sort(key=lambda group: -group[0].flops)  # the largest have the largest spaces
+
+        if not all(map(self._is_known, missing)):
             self._chooser()  # once, and not in each process
 
         def chosen(index: int) -> bytes:
-            task = missing[index]
-            return wire.pack(self.propose(task, spaces, earlier[task.id]))
+            return wire.pack(self._choice(missing[index], spaces, earlier))
 
-        for task, packed in zip(missing, forks.each(chosen, len(missing)), strict=True):
-            self._choices[task.id] = wire.unpack(Candidate | None, packed)  # type: ignore[arg-type]
+        for group, packed in zip(missing, forks.each(chosen, len(missing)), strict=True):
+            self._choices[_key(group)] = wire.unpack(_Choice, packed)
+
+    def _is_known(self, group: Sequence[Task]) -> bool:
+        return any(self._known.of(task) for task in group)
+
+    def _choice(
+        self,
+        group: Sequence[Task],
+        spaces: SpaceCache,
+        earlier: Mapping[str, Sequence[Candidate]],
+    ) -> _Choice:
+        found = [(known, task) for task in group for known in self._known.of(task)]
+        refused = 0
+        for known, task in sorted(found, key=lambda pair: pair[0].seconds):
+            if spaces.get(task).makes(known.candidate, known.module_hash):
+                return _Choice(task.id, known.candidate, is_known=True, refused=refused)
+            _log.warning("TVM no longer makes the known program of %s", task.name)
+            refused += 1
+        first = group[0]
+        candidate = self.propose(first, spaces, earlier[first.id])
+        return _Choice(first.id, candidate, refused=refused)
 
     def propose(
         self, task: Task, spaces: SpaceCache, earlier: Sequence[Candidate] = ()
@@ -82,11 +132,8 @@ class ProgramSource:
 
         `earlier` are the best candidates of older revisions of the task.
         """
-        if task.id not in self._choices:
-            space = spaces.get(task)
-            near = carried_over(space, earlier)
-            self._choices[task.id] = self._chooser().of(space, near)
-        return self._choices[task.id]
+        space = spaces.get(task)
+        return self._chooser().of(space, carried_over(space, earlier))
 
     def _chooser(self) -> FirstChoice:
         if self._first_choice is None:
@@ -127,6 +174,10 @@ class ProgramSource:
                 ]
         except TlmdError:  # nothing was measured yet
             return [TaskState(task, []) for task in tasks]
+
+
+def _key(group: Sequence[Task]) -> tuple[str, ...]:
+    return tuple(task.id for task in group)
 
 
 def _is_applied(space: TaskSpace, candidate: Candidate) -> bool:

@@ -78,10 +78,13 @@ class Result:
 
     predicted: dict[str, tuple[Task, Candidate]] = field(default_factory=dict)
     """Of computations without any record, by the id of the direct task: the alternative, and the
-    program that the cost model has chosen."""
+    program that is known for it or that the cost model has chosen."""
+
+    known: set[str] = field(default_factory=set)
+    """The direct tasks in `predicted` with a known program."""
 
     refused: int = 0
-    """Records that were not taken, because TVM refuses their programs."""
+    """Recorded and known programs that were not taken, because TVM refuses them."""
 
     works: bool = False
     """The outputs of the whole model were compared with those of the original."""

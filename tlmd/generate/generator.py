@@ -63,10 +63,10 @@ class Generator:
         """At most `count` new candidates of `task`, best first; fewer when the space is exhausted.
 
         `records` were measured; `avoid` are ids and module hashes of other candidates that must not
-        be written again. `oversample` replaces the configured one. `earlier` are candidates of
-        older revisions of the task; those that fit into the task's space come first. The second
-        list has a record of each candidate that TVM refused, with the reason; such a candidate is
-        never built.
+        be written again. `oversample` replaces the configured one. `earlier` are known programs of
+        the task, or candidates of older revisions; those that fit into the task's space come first.
+        The second list has a record of each candidate that TVM refused, with the reason; such a
+        candidate is never built.
         """
         with stage("write: space"):
             space = self._spaces.get(task)
@@ -78,9 +78,7 @@ class Generator:
         wide, unranked = ([one for one in of if one.candidate.id not in ids] for of in written)
         with stage("write: search"):
             chosen = self._narrow(space, wide, total - len(unranked), ids) + unranked
-        carried = [
-            WrittenCandidate(c, Writer.CARRIED, NOT_THE_TLM) for c in carried_over(space, earlier)
-        ]
+        carried = _tried_first(space, earlier)
         with stage("write: apply"):
             applied, refused = apply_new(space, [*carried, *chosen], ids, hashes)
         with stage("write: features"):
@@ -88,7 +86,7 @@ class Generator:
         candidates = [one.written.candidate for one in applied]
         scores = self._scores(space, candidates, features)
         structures = [structure(space.sketches[c.sketch], c) for c in candidates]
-        first = [i for i, one in enumerate(applied) if one.written.writer is Writer.CARRIED]
+        first = [i for i, one in enumerate(applied) if one.written in carried]
         others = pick(scores, structures, count, self._config.explore, self._rng)
         picked = [*first, *(i for i in others if i not in first)][:count]
         proposals = [
@@ -138,6 +136,14 @@ class Generator:
             return None
         decisions = decision_features(space.computation, space.sketches, candidates)
         return cost_model.score(features, speedup(features, space.task.target.cores), decisions)
+
+
+def _tried_first(space: TaskSpace, earlier: Sequence[Candidate]) -> list[WrittenCandidate]:
+    known = {candidate.id for candidate in earlier}
+    return [
+        WrittenCandidate(c, Writer.KNOWN if c.id in known else Writer.CARRIED, NOT_THE_TLM)
+        for c in carried_over(space, earlier)
+    ]
 
 
 def _refined(candidate: Candidate) -> WrittenCandidate:

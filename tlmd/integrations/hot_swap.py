@@ -19,7 +19,7 @@ from tlmd.client import lifecycle
 from tlmd.data.config import Config
 from tlmd.data.errors import BadInput, TlmdError
 from tlmd.data.types import JobState, Task
-from tlmd.export.library import use_threads
+from tlmd.export.library import Library, use_threads
 from tlmd.export.program_source import ProgramSource
 from tlmd.integrations import call_context
 from tlmd.integrations.graph_options import GraphOptions
@@ -140,8 +140,7 @@ class HotSwapped:
     def _try_compile(self) -> bool:
         """Compile, compare the outputs, and use the library if it is faster than the current."""
         try:
-            library = compile_here(self._model, self._target, self._programs).library
-            check_outputs(library, self._eager, self._example, self._tolerated)
+            library = self._compiled()
         except TlmdError:
             raise
         except Exception as error:  # TVM raises many kinds
@@ -156,6 +155,19 @@ class HotSwapped:
         self.reason = ""
         _log.info("a library with %.3f ms a run replaces one with %.3f ms", new * 1e3, old * 1e3)
         return True
+
+    def _compiled(self) -> Library:
+        """A library with the right outputs. Raises `BadInput` where there is none."""
+        while True:
+            compiled = compile_here(self._model, self._target, self._programs)
+            try:
+                check_outputs(compiled.library, self._eager, self._example, self._tolerated)
+                return compiled.library
+            except BadInput as error:
+                if not compiled.has_known:
+                    raise
+                _log.warning("known programs are not used: %s", error)
+                self._programs.forget_known()
 
 
 def check_outputs(run: Run, eager: Run, example: Sequence[Any], least: float = 0.0) -> None:

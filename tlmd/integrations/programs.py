@@ -26,8 +26,8 @@ class CompiledHere:
 
     library: Library
 
-    unknown: int
-    """Tasks for which there is no record: their programs are the cost model's first choice."""
+    has_known: bool
+    """It has known programs that were not measured here."""
 
 
 def compile_here(model: LoweredModel, target: TargetInfo, source: ProgramSource) -> CompiledHere:
@@ -37,5 +37,4 @@ def compile_here(model: LoweredModel, target: TargetInfo, source: ProgramSource)
     compiled = libraries.compiled_in_memory(model, result, spaces)
     with in_huge_pages():
         machine = relax.VirtualMachine(compiled.executable.jit(), tvm.cpu())
-    unknown = sum(not row.is_measured for row in result.rows())
-    return CompiledHere(Library(machine, model.source.inputs), unknown)
+    return CompiledHere(Library(machine, model.source.inputs), bool(result.known))

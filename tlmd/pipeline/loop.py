@@ -51,7 +51,7 @@ from tlmd.pipeline.orders import (
     WorkerPool,
     WriteOrder,
 )
-from tlmd.pipeline.state import Emit, PipelineOptions, PipelineState
+from tlmd.pipeline.state import Emit, Known, PipelineOptions, PipelineState
 from tlmd.pipeline.task_state import TaskState
 from tlmd.pipeline.tuning_jobs import TuningJob
 from tlmd.pipeline.unfinished_jobs import UnfinishedJobs
@@ -73,9 +73,11 @@ class Pipeline:
         store: Store,
         options: PipelineOptions | None = None,
         emit: Emit | None = None,
+        known: Known = lambda _: (),
     ) -> None:
         options = options or PipelineOptions()
-        self.state = PipelineState(pool, store, options, emit or (lambda kind, **facts: None))
+        emit = emit or (lambda kind, **facts: None)
+        self.state = PipelineState(pool, store, options, emit, known)
         self.jobs: dict[str, TuningJob] = {}
         self._unfinished = UnfinishedJobs()
         self.paused = False

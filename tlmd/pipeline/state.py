@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from tlmd.data.config import GenerateConfig, PipelineConfig, RegistryConfig, TrainConfig
-from tlmd.data.types import Record, TargetInfo, Task
+from tlmd.data.types import Candidate, Record, TargetInfo, Task
 from tlmd.pipeline.batches import Batch
 from tlmd.pipeline.orders import MeasureOrder, Order, Store, Worker, WorkerKind, WorkerPool
 from tlmd.pipeline.store_writer import StoreWriter
@@ -17,6 +18,8 @@ from tlmd.processes.wall_clock import WallClock
 _ABSENT_S = 60.0  # without a slot, before its tasks wait and the others go on
 
 Emit = Callable[..., None]  # emit(kind, **facts): one event for the event log
+Known = Callable[[Task], Sequence[tuple[float, Candidate]]]
+"""The known programs of a task, the best first: seconds where they were measured, and candidate."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,7 @@ class PipelineState:
     store: Store
     options: PipelineOptions
     emit: Emit
+    known: Known = lambda _: ()
     workers: dict[str, Worker] = field(default_factory=dict)
     """The living workers by name."""
     orders: dict[str, list[Order]] = field(default_factory=dict)
@@ -131,14 +135,17 @@ class PipelineState:
         """The state of a task; read from the store the first time."""
         key = task.key
         if key not in self.tasks:
-            records, earlier = self.store.records(*key), []
-            if not records:
-                earlier = self.store.earlier_records(*key, EARLIER)
+            records, known = self.store.records(*key), self.known(task)
+            earlier = [candidate for _, candidate in known[:EARLIER]]
+            if not records and not earlier:
+                older = self.store.earlier_records(*key, EARLIER)
+                earlier = [record.candidate for record in older]
             self.tasks[key] = TaskState(
                 task,
                 records,
                 self.store.baseline(*key),
-                earlier=tuple(record.candidate for record in earlier),
+                earlier=tuple(earlier),
+                known_s=known[0][0] if known else math.inf,
             )
         return self.tasks[key]
 

@@ -115,10 +115,11 @@ class TaskGroup:
         """The member that gets the next candidates, and how many.
 
         `room`: candidates that the job still wants, `most`: of one task in a batch. Each one gets a
-        few first; then the one whose best program may become the fastest gets more. Not to be
-        called for an exhausted group.
+        few first, those with the fastest known programs before the others; then the one whose best
+        program may become the fastest gets more. Not to be called for an exhausted group.
         """
         waiting = [task for task in self.members if not task.exhausted]
+        waiting.sort(key=lambda task: task.known_s)
         if len(self.members) == 1:
             return waiting[0], min(room, most)
         first = max(1, min(_FIRST, (self.claimed + room) // (len(self.members) + 2)))

@@ -13,7 +13,7 @@ _MAX_EMPTY_ROUNDS = 4  # rounds in which TVM refuses every candidate, before a t
 INCUMBENTS = 16
 """The fastest records of a task, which a generator gets to refine."""
 EARLIER = 4
-"""The fastest records of older revisions of a task, which are tried first."""
+"""Known programs, or records of older revisions of a task, which are tried first."""
 _RECENT = 3  # batches of a task whose gain is carried forward
 _OPTIMISM = 0.5  # share of a task's time that its n-th trial may still save, times 1 / n
 
@@ -35,7 +35,10 @@ class TaskState:
     newest_batch: int = -1
     """The last batch with candidates of the task; -1: there was none."""
     earlier: tuple[Candidate, ...] = ()
-    """The fastest candidates of older revisions of the task (`RecordStore.earlier_records`)."""
+    """Its known programs, or else the fastest candidates of older revisions of the task
+    (`RecordStore.earlier_records`)."""
+    known_s: float = math.inf
+    """Seconds of its best known program where it was measured; infinite: there is none."""
     pending: dict[str, Proposal] = field(default_factory=dict)
     """Proposals without a record yet, by candidate id."""
 

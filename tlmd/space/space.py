@@ -113,6 +113,16 @@ class TaskSpace:
             return False
         return True
 
+    def makes(self, candidate: Candidate, digest: str) -> bool:
+        """Whether TVM makes the program with this `module_hash` from a recorded `candidate`.
+
+        Another version may have other sketches, or make another program.
+        """
+        try:
+            return module_hash(self.finish(candidate).mod) == digest
+        except (InvalidCandidate, IndexError, ValueError):
+            return False
+
     def trace_json(self, candidate: Candidate) -> str:
         """The trace of `candidate` before the postprocessors, in the JSON form of MetaSchedule."""
         insts, _ = self._plain[candidate.sketch]

@@ -7,6 +7,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from tlmd.corpus import known_programs
+from tlmd.corpus.best_programs import best_programs
+from tlmd.corpus.known_programs import KnownProgram
 from tlmd.data.errors import BadInput
 from tlmd.data.types import (
     Candidate,
@@ -34,9 +37,14 @@ _SAME = ("kind", "mcpu", "mtriple", "arch", "num-cores")
 def import_records(path: Path, target: str, cores: int, state_dir: Path) -> dict[str, int]:
     """Add the records of `path` to the store. Returns the counts of tasks, records and skipped.
 
+    A file of known programs is added to those of the state directory.
+
     MetaSchedule records count as measured on this machine if their target is `target`. They are not
     verified, so tlmd exports an imported program only after it measured the program itself.
     """
+    if known_programs.is_known_file(path):
+        programs = known_programs.add(state_dir, path)
+        return {"tasks": _tasks(programs), "records": len(programs), "skipped": 0}
     with RecordStore(state_dir / "records.sqlite") as store:
         if path.name.endswith(DATASET):
             counts = store.import_dataset(path)
@@ -68,6 +76,25 @@ def export_records(path: Path, state_dir: Path) -> dict[str, int]:
         raise BadInput(f"{file} has no verified program yet; `tlmd tune` measures some")
     export_database(path, best)
     return {"tasks": len(best), "records": len(best)}
+
+
+def export_best(path: Path, state_dir: Path, least: int) -> dict[str, int]:
+    """Write the best programs of tasks with `least` verified records as a file of known programs.
+
+    Programs that were imported to the state directory are written, too, where the store has no
+    better ones. Returns the counts; skipped are programs that this TVM makes otherwise.
+    """
+    with RecordStore(state_dir / "records.sqlite", read_only=True) as store:
+        best, skipped = best_programs(store, least)
+    own = state_dir / known_programs.FILE
+    imported = known_programs.read(own) if own.exists() else ()
+    merged = known_programs.KnownPrograms([best.all(), imported])
+    if not merged.all():
+        raise BadInput(
+            f"no task in {state_dir} has {least} verified programs; `tlmd tune` measures some"
+        )
+    count = known_programs.write(path, merged)
+    return {"tasks": _tasks(merged.all()), "records": count, "skipped": skipped}
 
 
 def import_database(
@@ -112,6 +139,10 @@ def export_database(directory: Path, best: Iterable[tuple[Task, Record]]) -> Non
         target = targets.tvm_target(task.target)
         metaschedule_files.commit(database, task, trace, record.outcome.seconds, target)
     metaschedule_files.check_written(directory)
+
+
+def _tasks(programs: Iterable[KnownProgram]) -> int:
+    return len({(program.target, program.candidate.task_id) for program in programs})
 
 
 def _task(module: Any, target_info: TargetInfo) -> Task:

@@ -26,6 +26,8 @@ def exchange(options: argparse.Namespace) -> int:
 
         if options.action == "import":
             counts = interchange.import_records(options.path, options.target, len(cores.run), state)
+        elif options.best:
+            counts = interchange.export_best(options.path, state, options.least)
         else:
             counts = interchange.export_records(options.path, state)
     if options.json:

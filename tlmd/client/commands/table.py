@@ -207,7 +207,22 @@ COMMANDS = (
         "records export",
         "write records of the store to PATH",
         f"{_RUNS}.record_commands:exchange",
-        (_RECORDS,),
+        (
+            _RECORDS,
+            argument(
+                "--best",
+                action="store_true",
+                help="write the best programs of each task as a file of known programs, which are "
+                "used without measuring where they are imported",
+            ),
+            argument(
+                "--least",
+                type=positive,
+                default=1,
+                metavar="COUNT",
+                help="with --best: only of tasks with this many verified records (default 1)",
+            ),
+        ),
     ),
     Command(
         "records check",
