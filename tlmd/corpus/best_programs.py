@@ -22,17 +22,17 @@ def best_programs(store: RecordStore, least: int = 1) -> tuple[KnownPrograms, in
     their records. Of a task on several machines with the same target, those of the machine with the
     most records count. Programs slower than TVM's default schedule are left out.
     """
-    chosen: dict[tuple[str, str], tuple[Task, list[Record]]] = {}
+    chosen: dict[tuple[str, str], tuple[int, Task, list[Record]]] = {}
     for task in store.tasks():
         records = [r for r in store.records(*task.key) if r.outcome.verified]
-        key = task.target.spec, task.id
-        if len(records) >= least and len(records) > len(chosen.get(key, (task, []))[1]):
-            chosen[key] = task, records
+        key, count = (task.target.spec, task.id), len(records)
+        if count >= least and (key not in chosen or count > chosen[key][0]):
+            baseline = store.baseline(*task.key)
+            limit = baseline.seconds if baseline else math.inf
+            chosen[key] = count, task, _ordered(records, limit)
     found, left_out = list[KnownProgram](), 0
-    for task, records in chosen.values():
-        baseline = store.baseline(*task.key)
-        limit = baseline.seconds if baseline else math.inf
-        kept, changed = _checked(task, _ordered(records, limit))
+    for _, task, records in chosen.values():
+        kept, changed = _checked(task, records)
         found += kept
         left_out += changed
     return KnownPrograms([found]), left_out

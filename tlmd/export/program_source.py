@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
@@ -22,7 +23,6 @@ from tlmd.pipeline.task_state import EARLIER, TaskState
 from tlmd.processes import forks
 from tlmd.records.store import RecordStore
 from tlmd.space.cache import SpaceCache
-from tlmd.space.space import TaskSpace
 from tlmd.tlm import checkpoint
 
 _log = logging.getLogger(__name__)
@@ -48,9 +48,9 @@ class ProgramSource:
     """
 
     def __init__(self, state_dir: Path, checkpoint_dir: Path | str = "") -> None:
+        self._state_dir = state_dir
         self._records = state_dir / "records.sqlite"
         self._checkpoint = Path(checkpoint_dir or SHIPPED)
-        self._known = KnownPrograms.of_state(state_dir)
         self._first_choice: FirstChoice | None = None
         self._choices: dict[tuple[str, ...], _Choice] = {}  # by the ids of all alternatives
 
@@ -80,6 +80,11 @@ class ProgramSource:
                 if choice.is_known:
                     result.known.add(direct.id)
         return result
+
+    @functools.cached_property
+    def _known(self) -> KnownPrograms:
+        """Read when a task has no record: it takes 50 ms."""
+        return KnownPrograms.of_state(self._state_dir)
 
     def forget_known(self) -> None:
         """Use no known programs from now on."""
@@ -150,7 +155,7 @@ class ProgramSource:
                     if record is None or (key := (task.id, record.candidate.id)) in taken:
                         continue
                     taken.add(key)
-                    if not _is_applied(spaces.get(task), record.candidate):
+                    if spaces.get(task).finish_stored(record.candidate) is None:
                         _log.warning("TVM refuses the recorded program %s of %s", key[1], task.name)
                         refused.add(key)
             if not refused:
@@ -178,14 +183,6 @@ class ProgramSource:
 
 def _key(group: Sequence[Task]) -> tuple[str, ...]:
     return tuple(task.id for task in group)
-
-
-def _is_applied(space: TaskSpace, candidate: Candidate) -> bool:
-    """Whether TVM takes a candidate of a record, which another version may have written."""
-    try:
-        return space.accepts(candidate)
-    except (IndexError, ValueError):  # it does not fit the sketches there are now
-        return False
 
 
 def _without(state: TaskState, refused: Set[tuple[str, str]]) -> TaskState:

@@ -113,15 +113,17 @@ class TaskSpace:
             return False
         return True
 
-    def makes(self, candidate: Candidate, digest: str) -> bool:
-        """Whether TVM makes the program with this `module_hash` from a recorded `candidate`.
-
-        Another version may have other sketches, or make another program.
-        """
+    def finish_stored(self, candidate: Candidate) -> Any | None:
+        """As `finish`, for a candidate that another version may have written; None: refused."""
         try:
-            return module_hash(self.finish(candidate).mod) == digest
-        except (InvalidCandidate, IndexError, ValueError):
-            return False
+            return self.finish(candidate)
+        except (InvalidCandidate, IndexError, ValueError):  # it may not fit the sketches
+            return None
+
+    def makes(self, candidate: Candidate, digest: str) -> bool:
+        """Whether TVM makes the program with this `module_hash` from a stored `candidate`."""
+        schedule = self.finish_stored(candidate)
+        return schedule is not None and module_hash(schedule.mod) == digest
 
     def trace_json(self, candidate: Candidate) -> str:
         """The trace of `candidate` before the postprocessors, in the JSON form of MetaSchedule."""
